@@ -69,15 +69,19 @@ def reason_against_election(observed: Observed, term: Term, now: float) -> str:
 
 
 def is_coordinator_missing(observed: Observed, now: float) -> bool:
-    """Whether a small job with a pod on a node that is not ready has had no coordinator for UNREACHABLE_S.
+    """Whether no coordinator is left that could report the pods on nodes that are not ready as lost.
 
-    A connection may end while the pod behind it is well, so the operator searches that long first.
+    For a small job, if it has had no coordinator for UNREACHABLE_S: a connection may end while the pod behind it is
+    well, so the operator searches that long first. For any other job, if its members can elect none any more.
     """
-    if observed.coordination.coordinator_uid or not observed.has_few_voters:
+    if observed.coordination.coordinator_uid:
         return False
     if all(not pod.node or observed.node_ready(pod.node) for pod in observed.pods):
         return False  # nothing depends on the answer, so no reconcile is due for it
-    return is_due(observed.coordination.since + UNREACHABLE_S, now)
+    if observed.has_few_voters:
+        return is_due(observed.coordination.since + UNREACHABLE_S, now)
+    recorded = observed.job.status.coordinator
+    return bool(reason_against_election(observed, Term(recorded.epoch, recorded.term), now))
 
 
 def lacks_other_voter(observed: Observed, term: Term) -> bool:

@@ -27,7 +27,7 @@ from tests.unit.operator.given import (
 )
 from understudy_operator.plan.facts.cluster_objects import Node, Pod
 from understudy_operator.plan.facts.observed import Observed
-from understudy_operator.plan.intents import Callee, DeletePod, Follow
+from understudy_operator.plan.intents import Callee, CreatePod, DeletePod, Follow
 from understudy_operator.plan.leadership.coordination import Leadership, plan_leadership, plan_link
 from understudy_operator.plan.reconcile import reconcile
 from understudy_protocol.observer import Snapshot
@@ -369,6 +369,16 @@ def test_the_only_pod_is_replaced_if_its_node_is_not_ready_and_the_operator_does
     given = replace(given, nodes={**given.nodes, "other": Node("other", others_ready)})
     deletions = [intent.name for intent in reconcile(given, IMAGE, NOW).pods if isinstance(intent, DeletePod)]
     assert deletions == (["a0"] if is_deleted else [])
+
+
+@pytest.mark.parametrize(("for_s", "deleted", "created"), [(59.9, [], 0), (60.0, ["a0", "a1"], 2)])
+def test_pods_on_dead_nodes_are_replaced_once_no_election_can_succeed(for_s: float, deleted: list[str], created: int):
+    """Found by the simulation (seed 521485): no pod could be appointed, and none was created."""
+    # given five voters, of which three answer, and follow no coordinator
+    given = alone(for_s=for_s, responders=[S, T, U], not_ready=[A0.node, A1.node])
+    pods = reconcile(given, IMAGE, NOW).pods
+    assert [intent.name for intent in pods if isinstance(intent, DeletePod)] == deleted
+    assert sum(isinstance(intent, CreatePod) for intent in pods) == created
 
 
 def appointees(given: Observed, term: Leadership) -> list[Callee]:
