@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from scripts.reference_fields import read_crd
-from understudy_operator.plan.facts import refusals, spec
+from understudy_operator.plan.facts import launcher_choice, refusals, spec
 from understudy_operator.plan.jobset import outcome
 from understudy_operator.plan.pool import pool_condition, pool_status
 from understudy_operator.plan.status import conditions
@@ -87,6 +87,7 @@ COMPUTED: Mapping[tuple[str, str], Callable[[], tuple[str, ...]]] = {
     ("plan_conditions", "phase"): phases,
     ("plan_conditions", "ready_reason"): lambda: (*(conditions.ENDED.get(x, x) for x in phases()), conditions.SHRUNK),
     ("plan_conditions", "reason"): _ends,
+    ("_fault_tolerant", "choice.reason.value"): lambda: tuple(x.value for x in launcher_choice.LauncherReason),
     ("_refusal_condition", "kind"): lambda: ("Invalid", "Blocked"),
     ("_refusal_condition", "refusal.kind.value"): _refused,
     ("_startup", "kind"): lambda: conditions.STARTUP,

@@ -18,6 +18,7 @@ CONDITIONS = {
     "Ready": "The job trains: the workers of all pods of the newest round run, and no recovery is open. Without a "
     "launcher: all pods of all Jobs that have started are ready or have ended. If it is False, the message says what "
     "is missing.",
+    "FaultTolerant": "The job has a launcher. If not, it behaves as a JobSet, and the message has the reason and the fix.",
     "Recovering": "A recovery is open. `status.lastRecovery` has no `pauseSeconds` yet.",
     "SparesReady": "All spares are ready. The message counts them, and names lost or waiting pods.",
     "PoolAvailable": "The pool of `spares.pool` can replace a lost pod. Absent without `spares.pool`.",
@@ -39,6 +40,11 @@ POOL_CONDITIONS = {"Ready": "The pool has as many ready spares as it needs."}
 REASONS = {
     "Completed": "The job has succeeded.",
     "Shrunk": "An elastic job trains with fewer pods than it declares. The message counts them.",
+    "LauncherSet": "The manifest sets `spec.launcher`.",
+    "LauncherDefaulted": "`spec.launcher` is unset, and the job has the launcher `{}`.",
+    "LauncherOff": "`spec.launcher.mode` is Off.",
+    "JobSetCompatible": "The job has the annotation `understudy.dev/jobset-compatible`.",
+    "LauncherNotPossible": "`spec.launcher` is unset, and the job cannot have the launcher `{}`.",
     "EnoughSpares": "All spares are ready.",
     "TooFewSpares": "Fewer spares are ready than declared. The message counts them.",
     "NoSpareNeeded": "No rank is vacant, so the job needs no spare of the pool.",
@@ -77,6 +83,7 @@ REASONS = {
 
 EVENTS = {
     "Started": "The first round of the job has begun.",
+    "LauncherDefaulted": "`spec.launcher` is unset, and the job has the launcher `{}`. Written once.",
     "FaultDetected": "A fault has ended the round. The message names its kind, rank, pod, and node.",
     "Recovered": "A recovery has ended. The message has its strategy, duration, and round.",
     "OutOfMemory": "The kubelet has reported that the container of a lost pod ran out of memory.",
@@ -196,6 +203,7 @@ ANNOTATIONS = {
     "understudy.dev/maintenance": "Node: why it will leave soon. Users and tools write it.",
     "understudy.dev/fault-expires": "Node: when `faulty` and `maintenance` expire, in RFC 3339 or Unix seconds.",
     "understudy.dev/ignore-faults-before": "Node: faults before this time do not count.",
+    "understudy.dev/jobset-compatible": 'TrainingJob: `"true"`: without `spec.launcher` it behaves as a JobSet.',
     "understudy.dev/claimed-by": "Spare of a pool: the name of the job that has claimed it.",
     "understudy.dev/claimed-at": "Spare of a pool: when the job claimed it.",
     "understudy.dev/warm-pool-uid": "Pod of a job that was a warm spare of a pool: the UID of the pool.",

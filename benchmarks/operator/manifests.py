@@ -13,6 +13,7 @@ Raw = dict[str, Any]
 
 JOBSET = ("jobset.x-k8s.io/v1alpha2", "JobSet", "jobsets")
 TRAINING_JOB = ("understudy.dev/v1alpha1", "TrainingJob", "trainingjobs")
+JOBSET_COMPATIBLE = "understudy.dev/jobset-compatible"
 REPLICATED_JOB = "workers"
 TRAINER = "trainer"
 IMAGE = "example.com/trainer:1"
@@ -25,8 +26,10 @@ def jobset(name: str, pods: int, *, strategy: str = "Recreate") -> Raw:
 
 
 def without_launcher(name: str, pods: int) -> Raw:
-    """JobSet's manifest under our header."""
-    return _job(TRAINING_JOB, name, _jobset_spec(pods, "Recreate"))
+    """JobSet's manifest under our header, with the annotation that keeps JobSet's behavior."""
+    job = _job(TRAINING_JOB, name, _jobset_spec(pods, "Recreate"))
+    job["metadata"]["annotations"] = {JOBSET_COMPATIBLE: "true"}
+    return job
 
 
 def training_job(name: str, pods: int) -> Raw:

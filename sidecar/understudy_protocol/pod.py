@@ -28,6 +28,7 @@ ANNOTATION_FAULTY = f"{GROUP}/faulty"  # of a node: why it is faulty; "false": i
 ANNOTATION_MAINTENANCE = f"{GROUP}/maintenance"  # of a node: why it will leave soon
 ANNOTATION_FAULT_EXPIRES = f"{GROUP}/fault-expires"  # of a node: when the two above expire, as RFC 3339 or Unix seconds
 ANNOTATION_IGNORE_FAULTS_BEFORE = f"{GROUP}/ignore-faults-before"  # of a node: a time; faults before it do not count
+ANNOTATION_JOBSET_COMPATIBLE = f"{GROUP}/jobset-compatible"  # of a TrainingJob: "true": no launcher by default
 
 #: Of shared spares. A pool's pod has the pool's uid as LABEL_JOB_UID: this label has the owner's uid.
 LABEL_POOL = f"{GROUP}/pool"  # of a pool's pod: the HotSparePool's name

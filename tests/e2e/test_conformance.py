@@ -133,9 +133,10 @@ def forget(cluster: Cluster) -> None:
 
 
 def manifest(cluster: Cluster, name: str) -> Raw:
-    """Change the two header lines, the image and torch to those of the local cluster."""
+    """Change the two header lines, the image and torch to those of the local cluster, and ask for JobSet's behavior."""
     manifest: Raw = yaml.safe_load((MANIFESTS / f"{name}.yaml").read_text())
     manifest |= {"apiVersion": "understudy.dev/v1alpha1", "kind": "TrainingJob"}
+    manifest["metadata"].setdefault("annotations", {})["understudy.dev/jobset-compatible"] = "true"
     for replicated in manifest["spec"]["replicatedJobs"]:
         pod = replicated["template"]["spec"]["template"]["spec"]
         (container,) = pod["containers"]

@@ -31,7 +31,7 @@ def apply(job: PlainJob, change: Callable[[Raw], object]) -> None:
 def apply_as_jobset(job: PlainJob, change: Callable[[Raw], object]) -> None:
     """A Job without a launcher: its pods are the Job controller's."""
     manifest = job.manifest()
-    del manifest["spec"]["launcher"], manifest["spec"]["spares"]
+    manifest["spec"] |= {"launcher": {"mode": "Off"}, "spares": {"replicas": 0}}
     change(manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"])
     job.cluster.kubectl("apply", "-f", "-", input=json.dumps(manifest))
 

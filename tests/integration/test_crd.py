@@ -322,7 +322,7 @@ def test_status_is_a_subresource_and_shows_in_columns(cluster: "ApiServer") -> N
     assert narrow[0].split() == columns
     assert narrow[1].split()[:-1] == ["shown", "Running", "7", "8", "1", "4", "3", "3", "1"]
     wide = cluster.kubectl("get", "tj", "shown", "-o", "wide").stdout.splitlines()
-    assert {"SUSPENDED", "STEP", "COORDINATOR", "PROMOTED"} < set(wide[0].split())
+    assert {"FAULTTOLERANT", "SUSPENDED", "STEP", "COORDINATOR", "PROMOTED"} < set(wide[0].split())
     promoted = '[{"groupRank":3,"pod":"shown-workers-spare-0-fghij"}]'
     assert {"1200", "shown-workers-spare-0-abcde", promoted} < set(wide[1].split())
 

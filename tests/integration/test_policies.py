@@ -531,7 +531,7 @@ def test_kubernetes_finds_no_error_in_the_policies(server: "ApiServer", tmp_path
         "--leader-elect=false",
         "--secure-port=0",
     ]
-    names = {"understudy-operator", "understudy-authors", "understudy-rotation"}
+    names = {f"understudy-{name}" for name in ("operator", "jobset-compatible", "authors", "rotation")}
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", *command], stdout=log, stderr=log)
     try:
@@ -572,6 +572,17 @@ def test_namespaces_have_to_opt_in_if_the_chart_requires_it(server: "ApiServer",
     while create(server):
         assert time.monotonic() < deadline, "the policy does not follow"
         time.sleep(0.2)
+
+
+def test_the_annotation_that_decides_about_the_launcher_is_immutable(server: "ApiServer") -> None:
+    # given a job without the field launcher
+    annotation: Raw = {"metadata": {"annotations": {"understudy.dev/jobset-compatible": "true"}}}
+    # when its user adds the annotation later, then the API server rejects it
+    refusal = patches("editor", "trainingjob/llm", annotation)(server)
+    assert "annotation understudy.dev/jobset-compatible is immutable" in refusal
+    assert "delete the TrainingJob and recreate it" in refusal
+    # and another annotation may be added
+    assert patches("editor", "trainingjob/llm", {"metadata": {"annotations": {"a": "b"}}})(server) == ""
 
 
 def test_without_the_policies_each_attack_succeeds(server: "ApiServer") -> None:

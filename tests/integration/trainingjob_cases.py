@@ -291,7 +291,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     "an unknown mode": (
         lambda job: job["spec"]["launcher"].update(mode="torchrun"),
         "spec.launcher.mode",
-        "launcher.mode must be Auto, Wrap or Torchrun",
+        "launcher.mode must be Auto, Wrap, Torchrun or Off",
     ),
     "modules that torchrun would not preload": (
         lambda job: job["spec"]["launcher"].update(mode="Torchrun", preload=["torch"]),
@@ -304,12 +304,22 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "launcher.preload must be names of Python modules",
     ),
     "spares without a launcher": (
-        lambda job: job["spec"].pop("launcher"),
+        lambda job: job["spec"].update(launcher={"mode": "Off"}),
         "spec.spares",
-        "spares need a launcher, which keeps them warm: add launcher: {nprocPerNode: <workers per pod>}",
+        "spares need a launcher, which keeps them warm: set launcher.targetReplicatedJobs to the replicatedJobs that "
+        "train, and mode to Auto",
+    ),
+    "spares of a job that does not say who trains": (
+        lambda job: (two(job), job["spec"].pop("launcher")),
+        "spec.spares",
+        "spares need a launcher, which keeps them warm: set launcher.targetReplicatedJobs to the replicatedJobs that "
+        "train, and mode to Auto",
     ),
     "an elastic job without a launcher": (
-        lambda job: (job["spec"].pop("launcher"), job["spec"].pop("spares"), job["spec"].update(elastic=MAY_SHRINK)),
+        lambda job: (
+            job["spec"].pop("spares"),
+            job["spec"].update(launcher={"mode": "Off"}, elastic=MAY_SHRINK),
+        ),
         "spec.launcher",
         "elastic and faults need a launcher, which watches the workers",
     ),
@@ -680,7 +690,9 @@ REFUSED |= {
         "failurePolicy.restartStrategy must be Recreate, BlockingRecreate or InPlaceRestart",
     ),
     "a restart in place without a launcher": (
-        lambda job: (without_launcher(job), job["spec"].update(failurePolicy={"restartStrategy": "InPlaceRestart"})),
+        lambda job: without_launcher(job)["spec"].update(
+            launcher={"mode": "Off"}, failurePolicy={"restartStrategy": "InPlaceRestart"}
+        ),
         "spec.failurePolicy.restartStrategy",
         "failurePolicy.restartStrategy InPlaceRestart needs a launcher, which restarts the workers in place",
     ),
@@ -819,6 +831,12 @@ ACCEPTED: dict[str, Change] = {
     "names that just fit": lambda job: job["metadata"].update(name="n" * 43),
     "names that just fit without spares": lambda job: (without_launcher(job), job["metadata"].update(name="n" * 45)),
     "no launcher": without_launcher,
+    "spares with the default launcher": lambda job: job["spec"].pop("launcher"),
+    "no launcher, and what none could run": lambda job: (
+        without_launcher(job)["spec"].update(launcher={"mode": "Off"}),
+        job_spec(job).update(completions=8, completionMode="NonIndexed"),
+        trainer(job).pop("command"),
+    ),
     "a driver beside the pods that train": two,
     "a driver that waits for them": lambda job: two(job, dependsOn=[{"name": "workers", "status": "Ready"}]),
     "workers that wait for a driver behind them": lambda job: (

@@ -3,8 +3,9 @@
 from understudy_operator.observe.read import read_job, read_times
 from understudy_operator.observe.store import Kind, Raw, Store
 from understudy_operator.plan.facts.job import InjectedJob, Job
+from understudy_operator.plan.facts.launcher_choice import MOST_MEMBERS
 from understudy_operator.plan.facts.malformed import Malformed, PartlyMalformed
-from understudy_operator.plan.facts.spec import MOST_MEMBERS, JobSpec, Network
+from understudy_operator.plan.facts.spec import JobSpec, Network
 from understudy_operator.plan.facts.status import JobStatus, read_job_status
 from understudy_operator.plan.injection.settings import PREFIX, read_injection_settings
 from understudy_protocol.pod import PodGroup

@@ -6,6 +6,7 @@ from typing import Any
 from understudy_operator.observe.store import Raw
 from understudy_operator.plan.facts import spec as facts
 from understudy_operator.plan.facts.keys import EXCLUSIVE, NODE_SELECTOR
+from understudy_operator.plan.facts.launcher_choice import choose_launcher
 from understudy_operator.plan.facts.spec import MAX_RESTARTS, JobSpec, ReplicatedJob, World
 from understudy_operator.plan.facts.trainer import restarts_of_torchrun, workers_per_pod
 from understudy_operator.plan.times.durations import seconds
@@ -13,12 +14,15 @@ from understudy_protocol.enums import OnFailedUpdate
 
 
 def read_spec(raw: Raw) -> JobSpec:
-    spec = raw["spec"]
-    placed = _exclusive(raw["metadata"])
+    spec, metadata = raw["spec"], raw["metadata"]
+    placed = _exclusive(metadata)
     replicated = tuple(_replicated_job(entry, placed) for entry in spec["replicatedJobs"])
+    name = metadata.get("name") or metadata.get("generateName", "")
+    choice = choose_launcher(name, spec, metadata.get("annotations") or {})
     return JobSpec(
         replicated_jobs=replicated,
-        world=_world(spec, replicated) if "launcher" in spec else None,
+        world=_world(spec, replicated) if choice.has_launcher else None,
+        launcher=choice,
         network=_network(spec.get("network", {})),
         success=_success(spec.get("successPolicy", {})),
         failure=_failure(spec["failurePolicy"]) if "failurePolicy" in spec else None,
@@ -107,7 +111,7 @@ def _gateway(entry: Raw) -> facts.RolloutGateway:
 
 
 def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
-    launcher, spares, recovery = spec["launcher"], spec.get("spares", {}), spec.get("recovery", {})
+    launcher, spares, recovery = spec.get("launcher", {}), spec.get("spares", {}), spec.get("recovery", {})
     in_place: Mapping[str, Any] = recovery.get("inPlace", {})
     termination, fence = spec.get("termination", {}), recovery.get("coordinatorLossTimeout", "30s")
     faults: Mapping[str, Any] = spec.get("faults", {})

@@ -17,7 +17,7 @@ AT = "2026-11-20T10:00:00Z"
 
 def as_jobset(job: Raw, **spec: Any) -> None:
     """No launcher: a leader, and two Jobs of workers."""
-    del job["spec"]["launcher"], job["spec"]["spares"]
+    job["spec"] |= {"launcher": {"mode": "Off"}, "spares": {"replicas": 0}}
     (workers,) = job["spec"]["replicatedJobs"]
     leader = {"name": "leader", "template": {"spec": {"template": workers["template"]["spec"]["template"]}}}
     job["spec"] |= {"replicatedJobs": [leader, workers | {"replicas": 2}], **spec}

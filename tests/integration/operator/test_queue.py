@@ -193,7 +193,7 @@ async def test_queued_batch_jobs_are_resumed_by_kueue_only(training: Training, k
     # given a JobSet in a queue, whose Jobs Kueue suspends
     def as_jobset(job: Raw) -> None:
         in_queue(job)
-        del job["spec"]["launcher"], job["spec"]["spares"]
+        job["spec"] |= {"launcher": {"mode": "Off"}, "spares": {"replicas": 0}}
 
     await training.apply(as_jobset)
 

@@ -218,6 +218,8 @@ def manifest(given: Raw) -> Raw:
     spec = {"replicatedJobs": [_group(name, result or {}) for name, result in groups.items()], **given.get("spec", {})}
     if "world" in given:
         spec["launcher"] = {"targetReplicatedJobs": given["world"], **spec.get("launcher", {})}
+    else:
+        spec.setdefault("launcher", {"mode": "Off"})
     metadata = {"namespace": "research", "name": "llm", "uid": "job-uid", "resourceVersion": "7"}
     metadata |= {"creationTimestamp": micro_time(AN_HOUR_AGO), **given.get("metadata", {})}
     return {"metadata": metadata, "spec": spec, "status": given.get("status", {})}

@@ -13,14 +13,13 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
+from understudy_operator.plan.facts.launcher_choice import LauncherChoice
 from understudy_protocol.enums import OnFailedUpdate
 
 Raw = Mapping[str, Any]
 DEFAULT_GROUP = "default"
 #: In place within the window, if neither the job nor its torchrun sets it.
 MAX_RESTARTS = 10
-#: Pods of a world with its spares. A limit of the operator's memory: twice the largest job that the tests have run.
-MOST_MEMBERS = 20_000
 
 
 class DependencyStatus(Enum):
@@ -255,6 +254,7 @@ class RolloutsSpec:
 class JobSpec:
     replicated_jobs: tuple[ReplicatedJob, ...]
     world: World | None = None  # None without a launcher
+    launcher: LauncherChoice = field(default_factory=LauncherChoice)
     network: Network = field(default_factory=Network)
     success: SuccessPolicy = field(default_factory=SuccessPolicy)
     failure: FailurePolicy | None = None

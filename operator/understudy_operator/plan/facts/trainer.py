@@ -1,4 +1,4 @@
-"""Defaults that a trainer container implies: its workers per pod, and the restarts that its torchrun permits.
+"""The trainer container: the workers per pod and the restarts that its command implies, and its restarts by the kubelet.
 
 Rules: workers per pod are the number in torchrun's --nproc-per-node, else the container's limit of devices, else 1.
 torchrun's `gpu`, `auto` and variables have a value on the pod's node only, so they count as no number. If the command
@@ -15,6 +15,8 @@ from understudy_protocol.command_words import NPROC_VARIABLE, calls_torchrun, ma
 Raw = Mapping[str, Any]
 #: As in the CRD.
 MOST_WORKERS = 128
+#: The action of a container's restartPolicyRules that restarts all containers of the pod.
+RESTART_ALL = "RestartAllContainers"
 #: Extended resources of which each worker takes one.
 _DEVICE = re.compile(r"[a-z0-9.-]+/(gpu|gpu\.shared|gaudi|i915|xe|Ascend[0-9A-Za-z]+)")
 
@@ -47,3 +49,18 @@ def workers_per_pod(trainer: Raw) -> int:
 def restarts_of_torchrun(trainer: Raw) -> int | None:
     """The number in torchrun's --max-restarts, if the command has one."""
     return max_restarts(words_of(trainer))
+
+
+def kubelet_restarts(spec: Mapping[str, Any], name: str) -> str:
+    """The field with which the kubelet would restart the launcher; "" if none. name: of the trainer container."""
+    containers = spec.get("containers") or ()
+    for container in containers[:1] if not name else (x for x in containers if x["name"] == name):
+        policy = container.get("restartPolicy", "Never")
+        if policy != "Never":
+            return f"restartPolicy {policy} of container {container['name']}"
+        if container.get("restartPolicyRules"):
+            return f"restartPolicyRules of container {container['name']}"
+    for container in (*(spec.get("initContainers") or ()), *containers):
+        if any(rule.get("action") == RESTART_ALL for rule in container.get("restartPolicyRules") or ()):
+            return f"restartPolicyRules with action {RESTART_ALL} of container {container['name']}"
+    return ""

@@ -19,6 +19,7 @@ from typing import Any
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.spec import JobSpec
 from understudy_operator.plan.facts.status import JobStatus
+from understudy_operator.plan.facts.trainer import kubelet_restarts
 from understudy_operator.plan.injection import command
 from understudy_operator.plan.injection.owner import Owner, read_owner
 from understudy_operator.plan.injection.settings import (
@@ -124,7 +125,7 @@ def _change(
     warnings: tuple[str, ...] = ()
     if alone:
         warnings = _beside(trainer)
-    elif field := pods.kubelet_restarts(spec, trainer["name"]):
+    elif field := kubelet_restarts(spec, trainer["name"]):
         raise Objection(
             f"{field} would make the kubelet restart the launcher, but the launcher restarts workers itself: remove it"
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from understudy_operator.plan.facts.malformed import number_in
-from understudy_operator.plan.facts.spec import MOST_MEMBERS
+from understudy_operator.plan.facts.launcher_choice import MOST_MEMBERS
 from understudy_operator.plan.facts.trainer import restarts_of_torchrun
 from understudy_operator.plan.injection.owner import PATHS, Owner
 from understudy_operator.plan.injection.settings import (

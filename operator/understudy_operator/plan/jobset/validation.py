@@ -8,15 +8,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from understudy_operator.plan.facts import keys
-from understudy_operator.plan.facts.spec import MOST_MEMBERS, JobSpec
+from understudy_operator.plan.facts.launcher_choice import MOST_MEMBERS
+from understudy_operator.plan.facts.spec import JobSpec
+from understudy_operator.plan.facts.trainer import kubelet_restarts
 from understudy_operator.plan.jobset.patterns import invalid_pattern
 from understudy_operator.plan.jobset.startup import dependency_cycle
 from understudy_operator.plan.manifests.metadata import coordinator_endpoint
-from understudy_operator.plan.manifests.pods import kubelet_restarts, private_mount
+from understudy_operator.plan.manifests.pods import private_mount
 
 LONGEST_LABEL = 63
 MOST_PODS = 2**31 - 1
-#: A limit of the operator's memory, as spec.MOST_MEMBERS is.
+#: A limit of the operator's memory, as MOST_MEMBERS is.
 MOST_JOBS = 20_000
 
 
@@ -38,6 +40,7 @@ def find_spec_errors(name: str, spec: JobSpec) -> Iterator[SpecError]:
     yield from _rule_names(spec)
     yield from _restarts(spec)
     yield from _private_mounts(spec)
+    yield from _without_launcher(spec)
 
 
 def describe_spec_error(name: str, spec: JobSpec) -> str:
@@ -125,3 +128,14 @@ def _private_mounts(spec: JobSpec) -> Iterator[SpecError]:
             yield SpecError(
                 f"replicatedJobs[{number}].template.spec.template.spec: {field}: remove the mount", changeable=True
             )
+
+
+def _without_launcher(spec: JobSpec) -> Iterator[SpecError]:
+    """The CRD's rules cannot read the annotation, nor find out whether the job can have the default launcher."""
+    if spec.launcher.has_launcher or not spec.launcher.needing_fields:
+        return
+    fields = ", ".join(spec.launcher.needing_fields)
+    yield SpecError(
+        f"{fields}: no effect without a launcher: remove the field or the reason that the job has no launcher "
+        f"({spec.launcher.message})"
+    )

@@ -29,8 +29,6 @@ DEFAULT_GRACE_S = 30
 AUTO, WRAP, TORCHRUN = "Auto", "Wrap", "Torchrun"
 #: Words of a wrapped command before the user's: /bin/sh and an entry script.
 ENTRY_SCRIPT_WORDS = 2
-#: The action of a container's restartPolicyRules that restarts all containers of the pod.
-RESTART_ALL = "RestartAllContainers"
 #: Volumes that only the operator's own containers may mount: keys, their state, a folder of the node.
 PRIVATE_VOLUMES = (names.KEY_VOLUME, names.STATE_VOLUME, names.VERDICT_VOLUME, names.NODE_VOLUME, names.GATEWAY_VOLUME)
 
@@ -78,21 +76,6 @@ def trainer_of(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The container of that name; the first one if the name is empty."""
     found: dict[str, Any] = next(c for c in spec["containers"] if name in ("", c["name"]))
     return found
-
-
-def kubelet_restarts(spec: Mapping[str, Any], name: str) -> str:
-    """The field with which the kubelet would restart the launcher; "" if none. name: of the trainer container."""
-    containers = spec.get("containers") or ()
-    for container in containers[:1] if not name else (x for x in containers if x["name"] == name):
-        policy = container.get("restartPolicy", "Never")
-        if policy != "Never":
-            return f"restartPolicy {policy} of container {container['name']}"
-        if container.get("restartPolicyRules"):
-            return f"restartPolicyRules of container {container['name']}"
-    for container in (*(spec.get("initContainers") or ()), *containers):
-        if any(rule.get("action") == RESTART_ALL for rule in container.get("restartPolicyRules") or ()):
-            return f"restartPolicyRules with action {RESTART_ALL} of container {container['name']}"
-    return ""
 
 
 def private_mount(spec: Mapping[str, Any], sidecar: Mapping[str, Any] | None = None) -> str:

@@ -33,6 +33,8 @@ NOTHING_TO_RUN = (
 )
 #: Whether the zygote forks the workers. If not, each restart costs the time of their imports.
 FORKED = "WorkersForked"
+#: Whether the job has a launcher.
+FAULT_TOLERANT = "FaultTolerant"
 STARTUP = ("StartupPolicyInProgress", "StartupPolicyCompleted")
 SUSPENDED = "the job is suspended: set suspend to false to recreate its pods"
 #: Reason of Ready: an elastic job trains with fewer pods.
@@ -52,7 +54,10 @@ def plan_conditions(observed: Observed, status: JobStatus, result: Outcome | Non
     wait_reason = _describe_wait(observed, () if all_train else pods, now)
     ready_reason = SHRUNK if shrunk else ENDED.get(phase, phase)
     ready_message = wait_reason or shrunk or ("" if all_train else message or _describe_missing(observed, status))
-    wanted: list[DesiredCondition] = [("Ready", phase == "Running", ready_reason, ready_message)]
+    wanted: list[DesiredCondition] = [
+        ("Ready", phase == "Running", ready_reason, ready_message),
+        *_fault_tolerant(observed),
+    ]
     if observed.job.spec.world is not None:
         spares = status.spares
         ready, has_spares = f"{spares.ready} of {spares.desired}", spares.ready >= spares.desired
@@ -74,6 +79,13 @@ def plan_conditions(observed: Observed, status: JobStatus, result: Outcome | Non
         _refusal_condition("Blocked", observed, lasting=False, before=before),
     ]
     return reported_conditions.build_conditions(observed.job.status, wanted, now)
+
+
+def _fault_tolerant(observed: Observed) -> Iterator[DesiredCondition]:
+    """Absent for injected jobs, whose pods say whether they have a launcher."""
+    choice = observed.job.spec.launcher
+    if observed.job.injected is None:
+        yield FAULT_TOLERANT, choice.has_launcher, choice.reason.value, choice.message
 
 
 def _forked_condition(observed: Observed, before: Mapping[str, Condition]) -> Iterator[DesiredCondition]:

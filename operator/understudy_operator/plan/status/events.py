@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from understudy_operator.plan.capacity.queueing import QUOTA_RESERVED, queue_events
 from understudy_operator.plan.capacity.vacancies import CONDITION as POOL_AVAILABLE
+from understudy_operator.plan.facts.launcher_choice import LauncherReason
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.recoveries import identified
 from understudy_operator.plan.facts.reported_conditions import condition, reported_refusal
@@ -21,6 +22,7 @@ from understudy_operator.plan.jobset.outcome import Completed, Failed, Restart, 
 from understudy_operator.plan.leadership.coordination import Leadership
 from understudy_operator.plan.pool.pool_condition import pool_events
 from understudy_operator.plan.status.causes import adds_to
+from understudy_operator.plan.status.conditions import FAULT_TOLERANT
 from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_operator.plan.world.retries import is_same_refusal
 
@@ -51,6 +53,7 @@ def plan_events(observed: Observed, leadership: Leadership, status: JobStatus) -
             events.append(Event("Warning", reason, message, _restart_key(status) if of_world else ""))
         case None:
             pass
+    events += _launcher_default(before, status)
     events += _suspension(before, status)
     if detail := unrecorded_suspension(observed):
         events.append(Event("Normal", "Resumed", detail))
@@ -60,6 +63,14 @@ def plan_events(observed: Observed, leadership: Leadership, status: JobStatus) -
     if refusal and not is_same_refusal(refusal, reported_refusal(before)):
         events.append(Event("Warning", "Rejected", refusal))
     return tuple(events)
+
+
+def _launcher_default(before: JobStatus, status: JobStatus) -> Iterator[Event]:
+    """Once, with the first status: a JobSet's manifest does not change its behavior without a message."""
+    choice = condition(status, FAULT_TOLERANT)
+    is_default = choice is not None and choice.reason == LauncherReason.DEFAULTED.value
+    if choice is not None and is_default and condition(before, FAULT_TOLERANT) is None:
+        yield Event("Normal", "LauncherDefaulted", choice.message)
 
 
 def _failed_update(before: JobStatus, status: JobStatus) -> Iterator[Event]:

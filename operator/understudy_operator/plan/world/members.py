@@ -12,7 +12,7 @@ Rules:
   pauses (failed_starts.py).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from understudy_operator.plan.capacity.failed_starts import failed_in_a_row, plan_start_backoff
@@ -56,6 +56,8 @@ from understudy_protocol.enums import CloseReason, Fault
 #: A coordinator that has been the leader for so long knows all rank holders.
 RANKS_KNOWN_S = 30.0
 FAILED_PODS_KEPT = 5
+#: The template has changed while the job was suspended, and rules out the default launcher now.
+NO_LAUNCHER = "the job has no launcher any more (see condition FaultTolerant)"
 #: A lost pod whose node is healthy may come back by itself (its sidecar restarts) within so long.
 RETURN_S = 15.0
 #: After the close pods end by themselves; a pod that still runs is deleted then. On a busy machine it took over 10 s.
@@ -66,10 +68,11 @@ def plan_members(observed: Observed, sidecar_image: str, now: float) -> tuple[Po
     if observed.job.deleting:
         return ()  # the garbage collector follows the owner references
     if observed.job.spec.world is None:
-        return ()
+        return tuple(_clear(observed, (*observed.pods, *observed.previous_pods), NO_LAUNCHER))
     if observed.job.injected is not None:
         return tuple(_of_injected(observed, now))
-    previous = tuple(_clear_previous(observed))
+    reason = "the job is suspended" if observed.job.spec.suspend else "it is from before the restart of the job"
+    previous = tuple(_clear(observed, observed.previous_pods, reason))
     if observed.close is not None:
         return (*previous, *_clear_after_close(observed, now))
     patches = (*_relabel(observed), *plan_annotations(observed, now))
@@ -143,10 +146,9 @@ def _drop(pod: Pod, reason: str) -> DeletePod:
     return DeletePod(pod.name, pod.uid, 0, reason, pod.version)
 
 
-def _clear_previous(observed: Observed) -> Iterator[PodIntent]:
-    """Delete the pods of previous attempts; those that have ended may stay for their logs."""
-    reason = "the job is suspended" if observed.job.spec.suspend else "it is from before the restart of the job"
-    for pod in observed.previous_pods:
+def _clear(observed: Observed, pods: Iterable[Pod], reason: str) -> Iterator[PodIntent]:
+    """Delete pods that the job does not have any more; those that have ended may stay for their logs."""
+    for pod in pods:
         dead_node = bool(pod.node) and not observed.node_ready(pod.node)
         if dead_node:
             yield from _release(pod)

@@ -779,7 +779,7 @@ JOBS = "/apis/batch/v1/namespaces/research/jobs"
 
 def without_launcher(world: World, status: Raw | None = None, **spec: Any) -> None:
     world.apply_job(status=status, **spec)
-    del world.api.objects[PATH]["spec"]["launcher"]
+    world.api.objects[PATH]["spec"]["launcher"] = {"mode": "Off"}
     world.store.put(Kind.JOB, world.api.put(PATH, world.api.objects[PATH]))
 
 

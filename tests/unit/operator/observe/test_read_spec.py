@@ -5,6 +5,7 @@ from typing import Any
 from understudy_operator.observe.read_spec import read_spec
 from understudy_operator.plan.facts import spec as facts
 from understudy_operator.plan.facts.keys import EXCLUSIVE, NODE_SELECTOR
+from understudy_operator.plan.facts.launcher_choice import LauncherReason
 from understudy_protocol.enums import OnFailedUpdate
 
 
@@ -19,15 +20,33 @@ def spec_of(annotations: dict[str, str] | None = None, **spec: Any) -> facts.Job
 
 def test_a_minimal_spec_gets_jobsets_defaults():
     spec = spec_of()
-    assert spec == facts.JobSpec(spec.replicated_jobs)
+    assert spec == facts.JobSpec(spec.replicated_jobs, launcher=spec.launcher)
     (group,) = spec.replicated_jobs
     assert (group.replicas, group.parallelism, group.group, group.depends_on) == (1, 1, "default", ())
     assert (spec.success.operator, spec.success.targets) == (facts.SuccessOperator.ALL, ())
     assert spec.network == facts.Network(hostnames=True, subdomain="", publish_not_ready=True)
 
 
-def test_without_a_launcher_there_is_no_world():
-    assert spec_of(spares={"replicas": 0}, recovery={}).world is None
+def test_a_job_that_can_have_no_launcher_has_no_world():
+    # its container has no command
+    spec = spec_of(spares={"replicas": 0}, recovery={})
+    assert spec.world is None
+    assert spec.launcher.reason is LauncherReason.NOT_POSSIBLE
+
+
+def test_a_job_without_the_field_launcher_has_the_default_one():
+    template = {"spec": {"template": {"spec": {"containers": [{"name": "c", "command": ["python", "train.py"]}]}}}}
+    spec = spec_of(replicatedJobs=[entry("workers", template=template)], spares={"replicas": 1})
+    assert spec.launcher.reason is LauncherReason.DEFAULTED
+    assert spec.world == facts.World(spec.replicated_jobs, spares=1)
+
+
+def test_mode_off_makes_no_world():
+    assert spec_of(launcher={"mode": "Off", "nprocPerNode": 8}).world is None
+
+
+def test_the_annotation_of_a_jobset_makes_no_world():
+    assert spec_of({"understudy.dev/jobset-compatible": "true"}).world is None
 
 
 def test_the_launcher_names_the_pods_of_the_world_and_the_spares_their_template():

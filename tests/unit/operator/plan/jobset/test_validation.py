@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.operator.given import IMAGE, NOW, TEMPLATE, a_group, a_job, observed
+from understudy_operator.plan.facts.launcher_choice import LauncherChoice, LauncherReason
 from understudy_operator.plan.facts.spec import (
     Action,
     CoordinatorPod,
@@ -34,6 +35,15 @@ def test_an_ordinary_spec_has_no_errors():
     ordinary = {"claims": claims("data", "logs"), "failure": rules("a", "b"), "coordinator": CoordinatorPod("workers")}
     assert find_messages(**ordinary) == []
     assert describe_spec_error("llm", a_job(spec=ordinary).spec) == ""
+
+
+def test_fields_that_need_a_launcher_are_rejected_in_a_job_without_one():
+    choice = LauncherChoice(LauncherReason.OFF, "launcher.mode is Off: the job behaves as a JobSet", ("spares", "faults"))
+    assert find_messages(world=None, launcher=choice) == [
+        "spares, faults: no effect without a launcher: remove the field or the reason that the job has no launcher "
+        "(launcher.mode is Off: the job behaves as a JobSet)"
+    ]
+    assert find_messages(launcher=LauncherChoice(needing_fields=("spares", "faults"))) == []
 
 
 def test_two_volume_claims_of_one_name_are_rejected():

@@ -26,6 +26,7 @@ from tests.unit.operator.given import (
     pending,
     status_of,
 )
+from understudy_operator.plan.facts.launcher_choice import LauncherChoice, LauncherReason
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.refusals import Refusal, RefusalKind
 from understudy_operator.plan.intents import Event
@@ -106,9 +107,46 @@ def test_a_suspended_job_is_not_ready():
 def test_the_end_of_a_job_is_a_condition(close: Any, kind: str, reason: str):
     status = status_of(observed(snapshot=a_snapshot(closed=close)))
     true = [x for x in status["conditions"] if x["status"] == "True"]
-    assert [(x["type"], x["reason"], x["message"]) for x in true if x["type"] != "SparesReady"] == [
+    assert [(x["type"], x["reason"], x["message"]) for x in true if x["type"] not in ("SparesReady", "FaultTolerant")] == [
         (kind, reason, close.message)
     ]
+
+
+DEFAULTED = LauncherChoice(LauncherReason.DEFAULTED, "the job has the default launcher")
+NO_COMMAND = LauncherChoice(LauncherReason.NOT_POSSIBLE, "its container has no command: set command")
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({}, ("True", "LauncherSet", "")),
+        ({"launcher": DEFAULTED}, ("True", "LauncherDefaulted", "the job has the default launcher")),
+        (
+            {"launcher": NO_COMMAND, "world": None},
+            ("False", "LauncherNotPossible", "its container has no command: set command"),
+        ),
+    ],
+)
+def test_a_condition_says_whether_and_why_the_job_has_a_launcher(spec: dict[str, Any], expected: tuple[str, str, str]):
+    found = condition(status_of(observed(a_job(spec=spec), ())), "FaultTolerant")
+    assert (found["status"], found["reason"], found["message"]) == expected
+
+
+def test_the_default_launcher_is_one_event_with_the_first_status():
+    # given a TrainingJob that the operator sees for the first time
+    given = observed(a_job(spec={"launcher": DEFAULTED}), ())
+    status = a_status(status_of(given))
+    # then its user gets an event
+    expected = Event("Normal", "LauncherDefaulted", "the job has the default launcher")
+    assert plan_events(given, LEADERSHIP, status) == (expected,)
+    # and no second one with the next status
+    again = observed(a_job(status=status, spec={"launcher": DEFAULTED}), ())
+    assert plan_events(again, LEADERSHIP, a_status(status_of(again))) == ()
+
+
+def test_a_launcher_that_is_set_is_no_event():
+    given = observed(a_job(), ())
+    assert plan_events(given, LEADERSHIP, a_status(status_of(given))) == ()
 
 
 def test_spares_ready_has_the_number_of_ready_spares():

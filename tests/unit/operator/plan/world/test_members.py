@@ -174,6 +174,15 @@ def test_the_newest_round_of_status_and_coordinator_counts():
     assert created(observed(a_job(), without_a1, a_snapshot(number=0))) == ["spare"]
 
 
+def test_a_job_that_lost_its_default_launcher_while_it_was_suspended_loses_its_pods():
+    # given a job whose template was changed so that it can have no launcher any more
+    done = ended(a_pod("done", 3), SUCCEEDED)
+    given = observed(a_job(spec={"world": None}), (A0, done), previous_pods=(A1,))
+    # then the pods of its world are deleted, and those that have ended stay for their logs
+    assert deleted(given) == {"a0": None, "a1": None}
+    assert set(reasons(given)) == {"the job has no launcher any more (see condition FaultTolerant)"}
+
+
 def test_nothing_changes_without_a_loss():
     assert planned(observed(snapshot=a_snapshot())) == ()
 
