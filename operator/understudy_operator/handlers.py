@@ -19,6 +19,7 @@ from understudy_operator.metrics.operator_metrics import OperatorMetrics
 from understudy_operator.metrics.serving import port_of, serve
 from understudy_operator.observe.store import Kind
 from understudy_operator.operator import Operator, new_identity
+from understudy_operator.plan.facts.host_ports import read_host_ports
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.runtime.api import Api
 from understudy_operator.runtime.clock import Backoffs, Clock
@@ -79,6 +80,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
         metrics=metrics,
         log_format=logs.read_format(os.environ),
         times=election.times,
+        host_ports=read_host_ports(os.environ),
     )
     memo.operator.start()
     memo.health = await health.serve(memo.operator, int(os.environ.get("UNDERSTUDY_HEALTH_PORT") or HEALTH_PORT))

@@ -35,6 +35,7 @@ from understudy_operator.observe.store import (
 from understudy_operator.observe.watch import Watch
 from understudy_operator.operator_state import OperatorState
 from understudy_operator.plan.facts.cluster_objects import Node
+from understudy_operator.plan.facts.host_ports import DEFAULT_HOST_PORTS, HostPorts
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.leadership.lease_election import LeaseTimes
 from understudy_operator.plan.manifests.network_policy import Rules
@@ -83,6 +84,7 @@ class Operator:
         metrics: OperatorMetrics | None = None,
         log_format: str = logs.TEXT,
         times: LeaseTimes | None = None,
+        host_ports: HostPorts = DEFAULT_HOST_PORTS,
     ) -> None:
         self.store = Store(clock.steady)
         self._clock = clock
@@ -119,6 +121,7 @@ class Operator:
         #: The workers have their own supervisor, because they may finish after all other tasks have ended.
         self._supervisor, self._reconciles = Supervisor(self._metrics), Supervisor(self._metrics)
         self._keyring, self._sidecar_image, self._log_format = keyring, sidecar_image, log_format
+        self._host_ports = host_ports
         self._message_room = message_room()
         self._workers: dict[Key, JobWorker] = {}
         self._pool_workers: dict[Key, PoolWorker] = {}
@@ -295,6 +298,7 @@ class Operator:
                 lambda: self._kueue.present,
                 self._message_room,
                 self._reconciles,
+                self._host_ports,
             )
         elif key in self._workers:
             self._workers[key].enqueue()
@@ -321,6 +325,7 @@ class Operator:
                 self._log_format,
                 lambda: self._node_memory.offenders.of(key[0]),
                 self._reconciles,
+                self._host_ports,
             )
 
     def _enqueue_pools(self, namespace: str) -> None:

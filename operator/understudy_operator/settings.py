@@ -10,6 +10,8 @@
     UNDERSTUDY_NAMESPACES        watchNamespaces                  read_namespaces
     UNDERSTUDY_NETWORK_POLICIES  networkPolicies.jobs.enabled     read_network_rules
 
+plan/facts/host_ports.py reads hostNetworkPorts, for the webhook too.
+
 A wrong value raises ValueError, which ends the operator. Its message names the value and what is allowed; it never
 quotes the content of the file with the master secret.
 """

@@ -4,6 +4,8 @@ UNDERSTUDY_CERTIFICATES is the folder with tls.crt and tls.key, which kubelets m
 for the API server, and UNDERSTUDY_HEALTH_PORT (8080) for the kubelet. UNDERSTUDY_METRICS_PORT (none) serves GET
 /metrics. This process sends no requests: its account has no token and no rights.
 
+UNDERSTUDY_HOST_NETWORK_PORTS (FIRST-LAST) is the range of ports for pods with hostNetwork.
+
 UNDERSTUDY_CLIENT_CA (PEM in base64; none) is the authority of the API server's client certificates, and
 UNDERSTUDY_CLIENT_NAMES (separated by commas; any) are their names. Other callers are rejected.
 """
@@ -20,6 +22,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from understudy_operator.metrics.serving import port_of, serve
+from understudy_operator.plan.facts.host_ports import read_host_ports
 from understudy_protocol import logs
 from understudy_webhook.certificates import CertificateFiles
 from understudy_webhook.serving import Clients, Probes, Serving
@@ -35,7 +38,12 @@ async def _serve(image: str, certificates: Path) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     async with AsyncExitStack() as stack:
-        serving = Serving(image, log_format=logs.read_format(os.environ), clients=read_clients(os.environ))
+        serving = Serving(
+            image,
+            log_format=logs.read_format(os.environ),
+            clients=read_clients(os.environ),
+            host_ports=read_host_ports(os.environ),
+        )
         keeping = asyncio.create_task(CertificateFiles(certificates, serving).run(), name="certificate")
         probes = Probes(serving)
         await probes.listen(int(os.environ.get("UNDERSTUDY_HEALTH_PORT") or 8080))
@@ -94,6 +102,7 @@ def main() -> int:
     try:
         port_of(os.environ)
         read_clients(os.environ)
+        read_host_ports(os.environ)
     except ValueError as error:
         log.error("%s", error)
         return 2

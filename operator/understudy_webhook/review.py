@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from understudy_operator.plan.facts.host_ports import DEFAULT_HOST_PORTS, HostPorts
 from understudy_operator.plan.injection.injected_pods import inject
 from understudy_operator.plan.injection.json_patch import json_patch
 from understudy_operator.plan.injection.settings import Objection, wants_injection
@@ -98,15 +99,17 @@ def is_deeper(value: Any, levels: int) -> bool:
     return True
 
 
-def mutate(request: Raw, sidecar_image: str, log_format: str = TEXT) -> dict[str, Any]:
-    """The answer to the creation of a pod."""
+def mutate(
+    request: Raw, sidecar_image: str, log_format: str = TEXT, host_ports: HostPorts = DEFAULT_HOST_PORTS
+) -> dict[str, Any]:
+    """The answer to the creation of a pod. The pod has no name yet, so its ports depend on the request."""
     pod = request.get("object") or {}
     if request.get("kind", {}).get("kind") != "Pod":
         return _allowed(request)
     try:
         if not wants_injection(pod.get("metadata", {})):
             return _allowed(request)
-        injection = inject(pod, sidecar_image, log_format)
+        injection = inject(pod, sidecar_image, log_format, host_ports, str(request["uid"]))
     except Objection as objection:
         return _refused(request, f"understudy cannot inject this pod: {objection}")
     return _allowed(request, json_patch(pod, injection.pod), injection.warnings)

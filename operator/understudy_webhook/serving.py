@@ -22,6 +22,7 @@ from typing import Any
 
 from aiohttp import web
 
+from understudy_operator.plan.facts.host_ports import DEFAULT_HOST_PORTS, HostPorts
 from understudy_operator.runtime.bounded_server import BoundedServer, ServerLimits
 from understudy_operator.runtime.probe_server import ProbeServer, Reply
 from understudy_protocol import logs
@@ -67,11 +68,14 @@ class Serving:
         log_format: str = logs.TEXT,
         clients: Clients | None = None,
         limits: ServerLimits = LIMITS,
+        host_ports: HostPorts = DEFAULT_HOST_PORTS,
     ) -> None:
         self.metrics = WebhookMetrics() if metrics is None else metrics
         self._clients = clients
         self._answers: Mapping[str, Answer] = {
-            "/mutate": partial(mutate, sidecar_image=sidecar_image, log_format=log_format),
+            "/mutate": partial(
+                mutate, sidecar_image=sidecar_image, log_format=log_format, host_ports=host_ports
+            ),
             "/validate": validate,
         }
         self._logged: set[tuple[str, int]] = set()

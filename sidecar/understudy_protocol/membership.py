@@ -34,7 +34,7 @@ class Join:
     pod_uid: str
     pod_name: str
     node: str
-    ip: str
+    ip: str  # its address (addresses.py): IP, or IP:PORT
     index: Optional[int]  # completion index that its pod was created for; None for a spare
     token: RoundToken  # the newest round that it was assigned to, or received a message about
     group_rank: Optional[int]  # its group rank in that round; None while it waits

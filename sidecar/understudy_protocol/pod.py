@@ -100,10 +100,17 @@ COORDINATOR_PORT = 8478
 MEMBERSHIP_PATH = "/v1/membership"  # of the WebSocket on that port
 HEALTH_PORT = 8479
 
+
+def health_port(membership_port: int) -> int:
+    """The port of probes and metrics, next to the port on which the sidecar listens."""
+    return membership_port + HEALTH_PORT - COORDINATOR_PORT
+
+
 ENV_JOB = "UNDERSTUDY_JOB"  # JobShape as JSON
 ENV_COORDINATOR = "UNDERSTUDY_COORDINATOR"  # host:port of the coordinator's Service
 ENV_POD_NAME = "UNDERSTUDY_POD_NAME"
 ENV_POD_UID = "UNDERSTUDY_POD_UID"
+ENV_PORT = "UNDERSTUDY_MEMBERSHIP_PORT"  # that the sidecar listens on, with hostNetwork; COORDINATOR_PORT unless set
 ENV_POD_IP = "UNDERSTUDY_POD_IP"
 ENV_NODE = "UNDERSTUDY_NODE"
 ENV_INDEX = "UNDERSTUDY_INDEX"  # empty for a spare

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from understudy_protocol import pod
+from understudy_protocol.addresses import split_port
 from understudy_protocol.launcher import LauncherHello
 from understudy_sidecar import health, records
 from understudy_sidecar.caller_links import CallerLinks
@@ -66,7 +67,7 @@ class Sidecar:
             settings.pod_uid,
             settings.pod_name,
             settings.node,
-            settings.ip,
+            settings.address,
             settings.index,
             settings.grace_s,
             settings.shape.fence_s,
@@ -121,8 +122,9 @@ class Sidecar:
         server = Server(
             self._caller_links, sidecar_identity(self._settings), key, shape.uid, claims, members=shape.actives
         )
-        await server.listen(pod.COORDINATOR_PORT, self._settings.listen)
-        probes = await health.listen(pod.HEALTH_PORT, self._settings.listen, metrics=self._metrics_text)
+        port = self._settings.port
+        await server.listen(port, self._settings.listen)
+        probes = await health.listen(pod.health_port(port), self._settings.listen, metrics=self._metrics_text)
         node_file = self._watch_node()
         annotation = AnnotationFile(
             self._settings.verdict_folder, lambda verdict: self._handle(VerdictAnnotated(verdict))
@@ -222,7 +224,7 @@ class Sidecar:
     def _address(self, host: str) -> Address:
         if host == SERVICE:
             return Address(self._settings.coordinator_host, self._settings.coordinator_port, is_pod=False)
-        return Address(host, pod.COORDINATOR_PORT)
+        return Address(*split_port(host), address=host)
 
     def _describe_host(self, host: str) -> str:
         return SERVICE if host == self._settings.coordinator_host else host

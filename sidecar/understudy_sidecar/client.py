@@ -36,10 +36,11 @@ class Address(NamedTuple):
     host: str
     port: int
     is_pod: bool = True  # the pod's own IP address, and not that of a Service
+    address: str = ""  # of the pod, as in messages; "": the host
 
 
 class CoordinatorClient:
-    """on_up(host): connected, and both sides have proved the key. on_message(message). on_down(silent): the peer or the
+    """on_up(called): connected to this address or Service's host, and both sides have proved the key. on_message(message). on_down(silent): the peer or the
     network has ended an up link.
 
     on_socket(fd): the socket of an up link, for a duplicate of it; None when that link has ended or was closed.
@@ -101,7 +102,7 @@ class CoordinatorClient:
     def is_up(self, call: "ClientLink") -> None:
         self._call, self._dialing = call, None
         self._on_socket(call.fileno())
-        self._on_up(call.host)
+        self._on_up(call.called)
 
     def is_down(self, call: "ClientLink", silent: bool) -> None:
         if self._call is call:
@@ -151,9 +152,9 @@ class ClientLink(Link):
 
     def __init__(self, client: CoordinatorClient, address: Address, on_failed: Callable[[str], None]) -> None:
         super().__init__(0, masks=True)
-        self.host, self._port = address.host, address.port
+        self.called, self._host, self._port = address.address or address.host, address.host, address.port
         self._client, self._on_failed = client, on_failed
-        call = Call(client.pod_uid, self.host if address.is_pod else "")
+        call = Call(client.pod_uid, self.called if address.is_pod else "")
         self._caller = HandshakeCaller(client.key, Role.MEMBER, client.job_uid, call)
         self._answered_by = ""  # the uid of the pod that the session is with
         self._token = b""
@@ -167,7 +168,7 @@ class ClientLink(Link):
     def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._allow(TCP_S)
-        self._connecting = loop.create_task(loop.create_connection(lambda: self, self.host, self._port), name="call")
+        self._connecting = loop.create_task(loop.create_connection(lambda: self, self._host, self._port), name="call")
         self._connecting.add_done_callback(self._on_connecting_ended)
 
     def abandon(self) -> None:
@@ -212,7 +213,7 @@ class ClientLink(Link):
     def _fail(self, why: str) -> None:
         if not self._is_over:
             self.abandon()
-            self._on_failed(f"{self.host}:{self._port}: {why}")
+            self._on_failed(f"{self._host}:{self._port}: {why}")
 
     # Link ------------------------------------------------------------------------------------------------------------
 
@@ -222,7 +223,7 @@ class ClientLink(Link):
             return
         self._allow(ANSWER_S)
         watch_peer(self.transport.get_extra_info("socket"))
-        head, self._token = request(self.host, self._port, pod.MEMBERSHIP_PATH)
+        head, self._token = request(self._host, self._port, pod.MEMBERSHIP_PATH)
         self.write_head(head)
 
     def on_head(self, head: bytes) -> None:

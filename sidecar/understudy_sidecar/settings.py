@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from understudy_protocol import files, pod
+from understudy_protocol.addresses import with_port
 from understudy_protocol.launcher import TakeOver
 from understudy_protocol.order import Order
 from understudy_protocol.pod import InjectedFacts, JobShape, group_rank, read_place
@@ -16,6 +17,8 @@ from understudy_sidecar.server import Claimable, SidecarIdentity
 
 #: The most bytes of one file of a Secret: the API server accepts no larger Secret.
 SECRET_BYTES = 1 << 20
+#: The next one is for probes.
+_MOST_PORT = 65535
 
 
 class SettingsError(ValueError):
@@ -43,6 +46,12 @@ class Settings:
     nologin: str = ""  # a file on the node whose existence makes the node faulty; "": none is watched
     take_over: TakeOver | None = None  # for the launcher of a pod that was a pool's spare
     claims: Claimable | None = None  # answers claims on such a pod
+    port: int = pod.COORDINATOR_PORT  # to listen on
+
+    @property
+    def address(self) -> str:
+        """That other members and the operator call."""
+        return with_port(self.ip, self.port)
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,11 @@ class SpareSettings:
     listen: str | None = None
     shipped: Path = SHIPPED_FILES
     verdict_folder: Path = Path(pod.VERDICT_FOLDER) / pod.ANNOTATED_VERDICT_FILE
+    port: int = pod.COORDINATOR_PORT
+
+    @property
+    def address(self) -> str:
+        return with_port(self.ip, self.port)
 
 
 def read_settings(env: Mapping[str, str]) -> Settings:
@@ -87,6 +101,7 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         shipped=Path(env.get(pod.ENV_SHIPPED_FOLDER) or SHIPPED_FILES),
         verdict_folder=Path(env.get(pod.ENV_VERDICT_FOLDER) or pod.VERDICT_FOLDER) / pod.ANNOTATED_VERDICT_FILE,
         nologin=env.get(pod.ENV_NOLOGIN, ""),
+        port=read_port(env),
     )
 
 
@@ -107,6 +122,7 @@ def read_spare(env: Mapping[str, str]) -> SpareSettings:
         listen=env.get(pod.ENV_LISTEN) or None,
         shipped=Path(env.get(pod.ENV_SHIPPED_FOLDER) or SHIPPED_FILES),
         verdict_folder=Path(env.get(pod.ENV_VERDICT_FOLDER) or pod.VERDICT_FOLDER) / pod.ANNOTATED_VERDICT_FILE,
+        port=read_port(env),
     )
 
 
@@ -132,11 +148,20 @@ def settings_of_claimed(spare: SpareSettings, order: Order, claims: Claimable) -
         verdict_folder=spare.verdict_folder,
         take_over=order.take_over,
         claims=claims,
+        port=spare.port,
     )
 
 
 def sidecar_identity(settings: Settings | SpareSettings) -> SidecarIdentity:
-    return SidecarIdentity(settings.pod_uid, settings.ip, settings.operator_key)
+    return SidecarIdentity(settings.pod_uid, settings.address, settings.operator_key)
+
+
+def read_port(env: Mapping[str, str]) -> int:
+    """The port to listen on. Raises SettingsError."""
+    text = env.get(pod.ENV_PORT) or str(pod.COORDINATOR_PORT)
+    if not (text.isascii() and text.isdecimal() and len(text) <= 5 and 0 < int(text) < _MOST_PORT):
+        raise SettingsError(f"{pod.ENV_PORT} is {text[:80]!r}: expected a port, which the operator writes")
+    return int(text)
 
 
 def _settings_from_env(env: Mapping[str, str]) -> tuple[JobShape, str, int | None]:

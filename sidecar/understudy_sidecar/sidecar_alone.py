@@ -17,6 +17,7 @@ from understudy_protocol import pod
 from understudy_protocol.membership import NodeVerdict
 from understudy_sidecar import health, records
 from understudy_sidecar.records import SHIPPED_FILES
+from understudy_sidecar.settings import read_port
 from understudy_sidecar.verdicts import INTERVAL_S, AnnotationFile, NodeFile, Verdicts
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ class AloneSettings:
 
 
 def read_alone(env: Mapping[str, str]) -> AloneSettings:
+    """Raises SettingsError."""
     return AloneSettings(
         folder=Path(env.get(pod.ENV_SHARED_FOLDER) or pod.SHARED_FOLDER),
         state=Path(env.get(pod.ENV_STATE_FOLDER) or pod.STATE_FOLDER),
@@ -42,6 +44,7 @@ def read_alone(env: Mapping[str, str]) -> AloneSettings:
         shipped=Path(env.get(pod.ENV_SHIPPED_FOLDER) or SHIPPED_FILES),
         nologin=env.get(pod.ENV_NOLOGIN, ""),
         listen=env.get(pod.ENV_LISTEN) or None,
+        health_port=pod.health_port(read_port(env)),
     )
 
 

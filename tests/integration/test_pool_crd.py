@@ -119,11 +119,6 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.launcher.container",
         "must name a container",
     ),
-    "a launcher on the node's network": (
-        with_launcher_and(hostNetwork=True),
-        "spec.template.spec.hostNetwork",
-        "hostNetwork must be false",
-    ),
     "no workers": (with_launcher({"nprocPerNode": 0}), "spec.launcher.nprocPerNode", "1 to 128"),
     "a module that is none": (with_launcher({"preload": ["a b"]}), "spec.launcher.preload", "names of Python modules"),
     "the previous name of forkServer": (

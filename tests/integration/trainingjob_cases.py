@@ -210,11 +210,6 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "restartPolicy must be Never, OnFailure or unset, as in every Job; "
         "pods with a launcher always run with Never, and the launcher restarts their workers",
     ),
-    "pods on the host's network": (
-        lambda job: pod_spec(job).update(hostNetwork=True),
-        "spec.replicatedJobs",
-        "hostNetwork must be false or unset in a replicatedJob with a launcher: the sidecars listen on fixed ports",
-    ),
     "no container": (
         lambda job: pod_spec(job)["containers"].clear(),
         "spec.replicatedJobs",
@@ -843,6 +838,7 @@ ACCEPTED: dict[str, Change] = {
         two(job),
         replicated_job(job).update(dependsOn=[{"name": "driver", "status": "Ready"}]),
     ),
+    "pods on the host's network": lambda job: pod_spec(job).update(hostNetwork=True),
     "a driver on the host's network": lambda job: (
         two(job),
         job["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]["spec"].update(hostNetwork=True),

@@ -46,6 +46,7 @@ class PodObject:
             name=pod.name,
             node=self.node,
             ip=pod.ip if self.ip_is_known else "",
+            port=pod.port,
             phase=self.phase,
             spare=self.spare,
             index=self.index,

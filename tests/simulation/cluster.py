@@ -38,6 +38,7 @@ class Setup:
     start_timeout_s: float = 0.0  # a round without a step for this time after its start hangs; 0: never
     update_retries: int | None = None  # consecutive failed weight updates that the trainer may retry; None: no rollouts
     proactive: Proactive = Proactive.OFF
+    host_network: bool = False  # whether the pods of a machine share its address, and listen on different ports
 
 
 @dataclass
@@ -95,8 +96,8 @@ class SimulatedCluster:
         labelled = (x for x in self.api.objects.values() if names.LABEL_COORDINATOR in x.labels)
         return next((x.pod for x in labelled if x.phase not in ("Succeeded", "Failed")), None)
 
-    def pod_at(self, ip: str) -> Pod | None:
-        return next((pod for pod in reversed(self.pods) if pod.ip == ip), None)
+    def pod_at(self, address: str) -> Pod | None:
+        return next((pod for pod in reversed(self.pods) if pod.address == address), None)
 
     def link_number(self) -> int:
         self._links += 1
@@ -117,7 +118,10 @@ class SimulatedCluster:
 
     def new_pod(self, made_as: str, index: int | None, machine: Machine) -> Pod:
         number = len(self.pods)
-        pod = Pod(self, f"uid-{number}", f"{made_as}-{number}", machine, index, f"10.0.1.{number}")
+        ip, port = f"10.0.1.{number}", names.COORDINATOR_PORT
+        if self.setup.host_network:
+            ip, port = f"10.0.2.{machine.name.removeprefix('node-')}", 24000 + 2 * number
+        pod = Pod(self, f"uid-{number}", f"{made_as}-{number}", machine, index, ip, port)
         pod.spawned = lambda worker: self.workers.append(worker)  # a new list after each check
         self.pods.append(pod)
         return pod

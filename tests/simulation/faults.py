@@ -110,6 +110,8 @@ HANGS_AT_START = "worker hangs before its first step"
 #: times.
 LEADERLESS_SHARE = 1 / 10
 APART_BY = {"asymmetric partition": 3, "sidecar killed": 1, "slow network": 1, "partition": 1}
+#: In a fifth, the pods share the addresses of their machines, and listen on ports of their own.
+HOST_NETWORK_SHARE = 1 / 5
 #: In a twentieth, the workers of a pod are never started, though its launcher responds (a hung call under torchrun).
 NO_STARTS_SHARE = 1 / 20
 NO_START = "start never comes"

@@ -10,6 +10,7 @@ from tests.simulation.network import End, Machine, Network
 from tests.simulation.sidecars import SimulatedSidecar
 from tests.simulation.training import SimulatedWorker, Training
 from understudy_launcher import events as e
+from understudy_protocol.addresses import with_port
 from understudy_protocol.hard_state import HardState
 from understudy_protocol.membership import Assign, Close
 from understudy_protocol.pod import JobShape
@@ -32,7 +33,7 @@ class SimulatedPods(Protocol):
 
     def fails(self, pod: str) -> None: ...
     def coordinator_pod(self) -> Pod | None: ...
-    def pod_at(self, ip: str) -> Pod | None: ...
+    def pod_at(self, address: str) -> Pod | None: ...
     def link_number(self) -> int: ...
     def became_leader(self, sidecar: SimulatedSidecar) -> None: ...
     def coordinator_sent(self, sidecar: SimulatedSidecar, message: object) -> None: ...
@@ -43,9 +44,10 @@ class Pod:
     """The processes of a pod; api_server.py has the pod's object."""
 
     def __init__(
-        self, cluster: SimulatedPods, uid: str, name: str, machine: Machine, index: int | None, ip: str
+        self, cluster: SimulatedPods, uid: str, name: str, machine: Machine, index: int | None, ip: str, port: int
     ) -> None:
-        self.cluster, self.uid, self.name, self.machine, self.index, self.ip = cluster, uid, name, machine, index, ip
+        self.cluster, self.uid, self.name, self.machine, self.index = cluster, uid, name, machine, index
+        self.ip, self.port, self.address = ip, port, with_port(ip, port)
         self.network, self.world = cluster.network, cluster.network.world
         self.grace_s = GRACE_S
         self.sidecar: SimulatedSidecar | None = None

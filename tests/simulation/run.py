@@ -7,6 +7,7 @@ from tests.simulation.cluster import Setup, SimulatedCluster, new_cluster
 from tests.simulation.faults import (
     AT_THE_END,
     BAD_NODES_SHARE,
+    HOST_NETWORK_SHARE,
     LADDER_SHARE,
     LEADERLESS_SHARE,
     NO_STARTS_SHARE,
@@ -61,6 +62,8 @@ def draw_case(seed: int) -> Case:
     no_starts = random.Random(f"no-starts-{seed}")
     if no_starts.random() < NO_STARTS_SHARE:
         faults = draw_no_start(no_starts, faults)
+    hosts = random.Random(f"hosts-{seed}")
+    setup = replace(setup, host_network=hosts.random() < HOST_NETWORK_SHARE)
     return Case(seed, setup, tuple(faults))
 
 

@@ -36,7 +36,7 @@ class SimulatedSidecar(Process):
         super().__init__(pod.world, pod.machine)
         self.pod = pod
         shape = pod.cluster.shape
-        me = Identity(pod.uid, pod.name, pod.machine.name, pod.ip, pod.index, pod.grace_s, shape.fence_s)
+        me = Identity(pod.uid, pod.name, pod.machine.name, pod.address, pod.index, pod.grace_s, shape.fence_s)
         self.core = Core(shape, me, pod.hard_state, self.now(), pod.recorded_close, launcher_known=pod.launcher_known)
         self._is_leader: Coordinator | None = None  # whose effects are being carried out
         self._launcher: End | None = None

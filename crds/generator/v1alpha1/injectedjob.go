@@ -63,6 +63,11 @@ type InjectedJobSpec struct {
 	// +kubebuilder:default=30
 	TerminationGracePeriodSeconds int32 `json:"terminationGracePeriodSeconds,omitempty"`
 
+	// Whether the pods have hostNetwork. Then the sidecar of each pod has a port of its
+	// own.
+	// +optional
+	HostNetwork bool `json:"hostNetwork,omitempty"`
+
 	// The pods of each template, in the order of their ranks.
 	// +listType=map
 	// +listMapKey=name

@@ -76,10 +76,10 @@ class Adopter:
                 async with asyncio.timeout(CONNECT_S):
                     failure = await adopt(intent, keys)
             except FAILURES as error:
-                failure = f"the operator could not send the job to {intent.ip}: {error!r}"
+                failure = f"the operator could not send the job to {intent.address}: {error!r}"
             self._adoptions[uid] = replace(self._adoptions[uid], adopted=not failure, failure=failure)
             if not failure:
-                log.info("pod %s at %s has accepted job %s", uid, intent.ip, intent.shape.name)
+                log.info("pod %s at %s has accepted job %s", uid, intent.address, intent.shape.name)
                 self._on_change()
                 return
             await asyncio.sleep(PAUSE_S)
@@ -87,9 +87,9 @@ class Adopter:
 
 async def adopt(intent: AdoptSpare, keys: AdoptionKeys) -> str:
     """One call. Returns why the spare was not adopted; "" if it was. Raises one of FAILURES."""
-    call = Call("", intent.ip)
+    call = Call("", intent.address)
     caller = HandshakeCaller(keys.line.membership, Role.CLAIMANT, intent.pool_uid, call, keys.line.operator)
-    async with dialed(intent.ip, Share()) as line:
+    async with dialed(intent.address, Share()) as line:
         await line.begin(caller, intent.pod_uid, ANSWER_BYTES)
         await line.send(Adopt(Order(intent.shape, intent.coordinator, keys.job, intent.take_over)))
         answer = await line.receive(_ADOPTION)

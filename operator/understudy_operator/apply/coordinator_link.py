@@ -132,24 +132,24 @@ class CoordinatorLink:
         for uid, callee in wanted.items():
             if uid not in self._calls:
                 call = self._calls[uid] = _Call(callee)
-                call.task = tasks.create_task(self._run_line(call), name=f"line to {callee.ip}")
+                call.task = tasks.create_task(self._run_line(call), name=f"line to {callee.address}")
 
     async def _run_line(self, call: _Call) -> None:
         """One line from its first message to its end."""
         callee = call.callee
         try:
             limit = self._message_bytes
-            line = open_line(callee.ip, callee.pod_uid, self._job_uid, self._keys, limit, self._share)
+            line = open_line(callee.address, callee.pod_uid, self._job_uid, self._keys, limit, self._share)
             async with line as call.line:
                 call.line.enqueue(callee.greeting)
                 async for message in call.line.messages():
                     self._handle_search(self._search.on_message(callee, message, time.time()))
         except (ProtocolError, wire.WireError) as error:
-            self._log_violation(f"pod {callee.pod_uid} at {callee.ip} breaks the protocol: {error}; reconnecting")
+            self._log_violation(f"pod {callee.pod_uid} at {callee.address} breaks the protocol: {error}; reconnecting")
         except FAILURES as error:
-            log.debug("pod %s: %r", callee.ip, error)
+            log.debug("pod %s: %r", callee.address, error)
         except Exception:
-            log.exception("the connection to pod %s failed; reconnecting", callee.ip)
+            log.exception("the connection to pod %s failed; reconnecting", callee.address)
         self._search.on_line_ended(callee, time.time())
         self._handle_search([])
 

@@ -23,6 +23,7 @@ from understudy_operator.observe.read_pool import (
     split,
 )
 from understudy_operator.observe.store import Key, Kind, Store
+from understudy_operator.plan.facts.host_ports import DEFAULT_HOST_PORTS, HostPorts
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.ownership import POOL_KIND
 from understudy_operator.plan.facts.pool_facts import ObservedPool, Pool
@@ -59,11 +60,12 @@ class PoolWorker:
         log_format: str = logs.TEXT,
         offenders: Callable[[], Collection[str]] = tuple,
         supervisor: Supervisor | None = None,
+        host_ports: HostPorts = DEFAULT_HOST_PORTS,
     ) -> None:
         self._key, self._store, self._gateway, self._on_gone, self._clock = key, store, gateway, on_gone, clock
         self._keyring, self._secret_writes = keyring, SecretWrites()
         self._read_node, self._sidecar_image, self._log_format = node_reader, sidecar_image, log_format
-        self._offenders = offenders
+        self._offenders, self._host_ports = offenders, host_ports
         self._metrics = OperatorMetrics() if metrics is None else metrics
         self._retries = Retries()
         self._tried_generation = 0  # the generation of which all intents were tried once
@@ -139,7 +141,7 @@ class PoolWorker:
     def _read(self) -> Pool | None:
         """None if there is no pool, or it cannot be read."""
         pool = self._store.fact(Kind.POOL, self._key, read_pool)
-        return None if pool is None else replace(pool, log_format=self._log_format)
+        return None if pool is None else replace(pool, log_format=self._log_format, host_ports=self._host_ports)
 
     def _observe(self, pool: Pool) -> ObservedPool:
         owner = (pool.namespace, pool.uid)

@@ -34,7 +34,7 @@ _NODES = (names.ANNOTATION_AVOIDED_NODES, names.ANNOTATION_LEAST_PREFERRED_NODES
 #: Annotations that are kept at any length.
 _WHOLE = (names.ANNOTATION_WRITTEN_FIELDS,)
 #: Variables that describe the pod's purpose. The operator ignores all others.
-_VARIABLES = (names.ENV_INDEX, names.ENV_NPROC, names.ENV_COORDINATOR)
+_VARIABLES = (names.ENV_INDEX, names.ENV_NPROC, names.ENV_COORDINATOR, names.ENV_PORT)
 
 
 def select_fields(raw: Raw) -> Raw:

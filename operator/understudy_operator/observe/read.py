@@ -29,6 +29,10 @@ from understudy_protocol.membership import Close
 T = TypeVar("T", decoded_fields.Container, decoded_fields.ContainerStatus)
 #: Condition of a pod whose kubelet has mounted its volumes, and then set up its network.
 _HAS_NETWORK = "PodReadyToStartContainers"
+#: The scheduler's reason for nodes on which another pod has one of the pod's host ports.
+_NO_FREE_PORTS = "didn't have free ports for the requested pod ports"
+#: No sidecar listens on a port below: its user is not root.
+_LEAST_PORT, _MOST_PORT = 1024, 65535
 #: Conditions of a pod that is being evicted: Kubernetes' own, and Kueue's.
 _DISRUPTIONS = ("DisruptionTarget", "TerminationTarget")
 #: The same, with the reasons for a pod of higher priority.
@@ -113,6 +117,8 @@ def read_pod(kept: Raw) -> Pod:
         owner=owner_uid(kept),
         controller=Controller(*(str(controller_of(kept).get(field, "")) for field in ("kind", "name", "uid"))),
         secrets=_secrets(spec),
+        port=_port(spec),
+        lacks_port_since=_lacks_port_since(status),
         volumes_mounted=_is_true(status, _HAS_NETWORK),
     )
 
@@ -120,6 +126,21 @@ def read_pod(kept: Raw) -> Pod:
 def _grace_s(spec: decoded_fields.PodSpec) -> float:
     value = spec.get("terminationGracePeriodSeconds")
     return 30.0 if value is None else float(value)
+
+
+def _port(spec: decoded_fields.PodSpec) -> int:
+    """That of the sidecar. Users may write anything: then the operator calls the usual one."""
+    port = number_in(_environment(spec, names.ENV_PORT))
+    return port if port is not None and _LEAST_PORT <= port <= _MOST_PORT else names.COORDINATOR_PORT
+
+
+def _lacks_port_since(status: decoded_fields.PodStatus) -> float:
+    """The scheduler names its reasons in the text alone."""
+    unscheduled = (x for x in status.get("conditions") or () if x["type"] == "PodScheduled" and x["status"] == "False")
+    for condition in unscheduled:
+        if _NO_FREE_PORTS in condition.get("message", "") and (since := condition.get("lastTransitionTime")):
+            return parse_time(since)
+    return 0.0
 
 
 def _secrets(spec: decoded_fields.PodSpec) -> frozenset[str]:

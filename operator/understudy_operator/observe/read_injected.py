@@ -1,5 +1,7 @@
 """A raw InjectedJob -> a Job with a world, whose pods another controller creates."""
 
+from dataclasses import replace
+
 from understudy_operator.observe.read import read_job, read_times
 from understudy_operator.observe.store import Kind, Raw, Store
 from understudy_operator.plan.facts.job import InjectedJob, Job
@@ -22,6 +24,7 @@ def read_injected(raw: Raw) -> Job:
             f"InjectedJob, and make the {target['kind']} smaller"
         )
     world = settings.of_world(int(spec["nprocPerNode"]), members, int(spec["pods"]) - members)
+    world = replace(world, host_network=bool(spec.get("hostNetwork", False)))
     groups = tuple(PodGroup(x["name"], int(x["firstGroupRank"]), int(x["podsPerJob"])) for x in spec["podGroups"])
     status, wrong = read_job_status(raw)
     created_at, completed_at = read_times(raw, status)

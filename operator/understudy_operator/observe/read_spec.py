@@ -141,6 +141,7 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
         mode=launcher.get("mode", "Auto"),
         zygote=bool(launcher.get("forkServer", True)),
         on_sigterm=termination.get("onSigterm", "Auto"),
+        host_network=any((group.pod_template.get("spec") or {}).get("hostNetwork") for group in groups),
         nologin_path=faults.get("nodeFile", ""),
         log_prefix=bool(launcher.get("logPrefix", True)),
         replica_groups=tuple(tuple(map(int, group)) for group in termination.get("replicaGroups", ())),

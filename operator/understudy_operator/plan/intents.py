@@ -95,7 +95,7 @@ class Callee:
     """A pod whose sidecar may be the leader, or know it."""
 
     pod_uid: str
-    ip: str
+    address: str
     appoint: Appoint | None = None  # makes it the leader
     end: End | None = None  # informs it that the job is closed; without both it is asked for the leader
 
@@ -187,7 +187,7 @@ class AdoptSpare:
     """Send a pod that the job has claimed Warm its job, until the pod has received it."""
 
     pod_uid: str
-    ip: str
+    address: str
     pool_uid: str
     shape: JobShape
     coordinator: str

@@ -1,7 +1,7 @@
 """One WebSocket from the operator to one sidecar: a handshake, and then encrypted messages both ways.
 
 The pod at the other end may belong to any user, and even a pod of the job is not trusted. Rules:
-- The operator connects to the given IP address. It speaks no HTTP beyond the upgrade, so no answer can redirect it.
+- The operator connects to the given address. It speaks no HTTP beyond the upgrade, so no answer can redirect it.
 - Before the peer has proved the key, it may send UNPROVEN_BYTES in all, including the answer to the upgrade, and the
   operator waits CONNECT_S for all of it. After that the caller sets the limit of a message, which may have one value
   for every BYTES_PER_VALUE bytes: values take more memory than their JSON.
@@ -34,6 +34,7 @@ from understudy_operator.runtime.fair_semaphore import FairSemaphore
 from understudy_operator.runtime.json_size import values_in
 from understudy_protocol import compiled, handshake, observer, wire
 from understudy_protocol import pod as names
+from understudy_protocol.addresses import split_port
 from understudy_protocol.frames import Frames, Opcode, ProtocolError, frame
 from understudy_protocol.handshake import Call, HandshakeCaller, NotProven, Role
 from understudy_protocol.sessions import NotAuthentic, Session
@@ -140,8 +141,8 @@ class Line:
 
     # Before the proof -------------------------------------------------------------------------------------------------
 
-    async def upgrade(self, ip: str) -> None:
-        head, token = request(ip, names.COORDINATOR_PORT, names.MEMBERSHIP_PATH)
+    async def upgrade(self, ip: str, port: int) -> None:
+        head, token = request(ip, port, names.MEMBERSHIP_PATH)
         await self._send(head)
         while (answer := take_head(self._received)) is None:
             await self._read()
@@ -315,8 +316,9 @@ class Line:
 
 
 @asynccontextmanager
-async def dialed(ip: str, share: Share) -> AsyncIterator[Line]:
-    """A line whose peer has not proved the key yet. Raises one of FAILURES."""
+async def dialed(address: str, share: Share) -> AsyncIterator[Line]:
+    """A line whose peer has not proved the key yet. address: IP or IP:PORT. Raises one of FAILURES."""
+    ip, port = split_port(address)
     try:
         family = socket.AF_INET if ipaddress.ip_address(ip).version == 4 else socket.AF_INET6
     except ValueError as error:
@@ -325,10 +327,10 @@ async def dialed(ip: str, share: Share) -> AsyncIterator[Line]:
         peer.setblocking(False)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
-        await asyncio.get_running_loop().sock_connect(peer, (ip, names.COORDINATOR_PORT))
+        await asyncio.get_running_loop().sock_connect(peer, (ip, port))
         line = Line(peer, share)
         try:
-            await line.upgrade(ip)
+            await line.upgrade(ip, port)
             yield line
         except EOFError as error:
             raise ProtocolError("it closed the connection before it answered") from error
@@ -340,14 +342,14 @@ async def dialed(ip: str, share: Share) -> AsyncIterator[Line]:
 
 @asynccontextmanager
 async def open_line(
-    ip: str, pod_uid: str, job_uid: str, keys: Keys, message_bytes: int, share: Share | None = None
+    address: str, pod_uid: str, job_uid: str, keys: Keys, message_bytes: int, share: Share | None = None
 ) -> AsyncIterator[Line]:
     """A line to that pod of the job, after the pod has proved the key. Raises one of FAILURES."""
-    caller = HandshakeCaller(keys.membership, Role.OBSERVER, job_uid, Call("", ip), keys.operator)
-    async with asyncio.timeout(CONNECT_S) as patience, dialed(ip, share or Share()) as line:
+    caller = HandshakeCaller(keys.membership, Role.OBSERVER, job_uid, Call("", address), keys.operator)
+    async with asyncio.timeout(CONNECT_S) as patience, dialed(address, share or Share()) as line:
         await line.begin(caller, pod_uid, message_bytes)
         patience.reschedule(None)
-        writer = asyncio.create_task(line.write(), name=f"line {ip}")
+        writer = asyncio.create_task(line.write(), name=f"line {address}")
         try:
             yield line
         finally:

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from understudy_protocol import membership as m
+from understudy_protocol.addresses import split_port
 from understudy_protocol.enums import NO_ROUND, RoundToken, Strategy, WorkersState
 from understudy_sidecar.membership import config_change, leaving
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
@@ -209,6 +210,7 @@ def _assign(state: CoordinatorState) -> None:
     master, world = active[0], len(active) * nproc
     # A member that does not know of such a store would serve its own, with other keys.
     store = master.store_port if all(x.store_port is not None for x in active) else None
+    master_ip, _ = split_port(master.join.ip)
     port, agent_store = (store, True) if store else (master.master_port, False)
     master.store_port = 0 if agent_store else master.store_port  # a store is used for one round
     reason = state.recovery_log.open[-1].cause.message if state.recovery_log.open else "first round"
@@ -216,7 +218,7 @@ def _assign(state: CoordinatorState) -> None:
         member.workers = WorkersState.STARTING
         member.measures_pause = newest and member.stepped == state.round.stepped != NO_ROUND
         member.assign = m.Assign(
-            state.round.token, rank, len(active), rank * nproc, world, master.join.ip, port, reason, agent_store
+            state.round.token, rank, len(active), rank * nproc, world, master_ip, port, reason, agent_store
         )
         state.send(member, member.assign)
     state.roster.begin_round(active)

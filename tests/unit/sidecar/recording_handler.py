@@ -190,9 +190,14 @@ class HealthyMember:
 
 
 @asynccontextmanager
-async def serving(host: str = "127.0.0.1", port: int = 0, members: int = 0) -> AsyncIterator[ServedSidecar]:
+async def serving(
+    host: str = "127.0.0.1", port: int = 0, members: int = 0, *, with_port: bool = False
+) -> AsyncIterator[ServedSidecar]:
+    """with_port: its address has the port, as with hostNetwork."""
     handler = RecordingHandler()
-    server = Server(handler, SidecarIdentity(SERVER_POD, host, public_key(OPERATOR)), KEY, JOB, members=members)
+    port = free_port() if with_port else port
+    address = f"{host}:{port}" if with_port else host
+    server = Server(handler, SidecarIdentity(SERVER_POD, address, public_key(OPERATOR)), KEY, JOB, members=members)
     taken = await server.listen(port, host)
     try:
         yield ServedSidecar(server, handler, host, taken)

@@ -32,6 +32,20 @@ async def test_a_client_joins_and_is_welcomed(served: ServedSidecar) -> None:
         assert calls.downs == 0
 
 
+async def test_a_pod_with_host_network_is_called_by_its_whole_address(served: ServedSidecar) -> None:
+    # given two pods on one IP
+    async with serving(with_port=True) as first, serving(with_port=True) as second:
+        called = f"127.0.0.1:{second.port}"
+        async with dialing(Address("127.0.0.1", second.port, address=called)) as calls:
+            await until(lambda: calls.messages)
+            assert calls.ups == [called]
+        # a call of the one that reaches the other is rejected, as the relay of a handshake
+        async with dialing(Address("127.0.0.1", first.port, address=called), at(served)) as calls:
+            await until(lambda: calls.ups)
+            assert calls.ups == ["127.0.0.1"]
+            assert first.handler.links == []
+
+
 async def test_addresses_are_tried_in_their_order(served: ServedSidecar) -> None:
     async with serving("127.0.0.2") as second, dialing(refusing(), at(second), at(served)) as calls:
         await until(lambda: calls.ups)

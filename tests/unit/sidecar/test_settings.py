@@ -45,6 +45,22 @@ def test_an_injected_pod_derives_its_rank_from_its_position_and_pods_after_the_l
     assert (settings.coordinator_host, settings.coordinator_port) == ("10.0.0.7", 8478)
 
 
+def test_a_sidecar_listens_on_the_usual_port_and_with_host_network_on_its_own(tmp_path: Path) -> None:
+    write_injected(tmp_path)
+    variables = env(tmp_path, "workers/0/0")
+    assert read_settings(variables).port == 8478
+    assert read_settings(variables).address == variables[pod.ENV_POD_IP]
+    settings = read_settings({**variables, "UNDERSTUDY_MEMBERSHIP_PORT": "24002"})
+    assert (settings.port, settings.address) == (24002, f"{variables[pod.ENV_POD_IP]}:24002")
+
+
+@pytest.mark.parametrize("text", ["x", "0", "65535", "-1", "240020"])
+def test_a_port_that_leaves_none_for_probes_is_rejected(tmp_path: Path, text: str) -> None:
+    write_injected(tmp_path)
+    with pytest.raises(SettingsError, match="UNDERSTUDY_MEMBERSHIP_PORT is .*: expected a port"):
+        read_settings({**env(tmp_path, "workers/0/0"), "UNDERSTUDY_MEMBERSHIP_PORT": text})
+
+
 @pytest.mark.parametrize("file", [pod.KEY_FILE, pod.OPERATOR_KEY_FILE])
 @pytest.mark.parametrize(
     "content",

@@ -10,10 +10,12 @@ import jsonpatch
 import pytest
 
 from tests.unit.webhook.golden import IMAGE, NAMES, golden, pod, text
+from understudy_operator.plan.facts.host_ports import HostPorts
 from understudy_operator.plan.injection.injected_pods import InjectedPod, inject
 from understudy_operator.plan.injection.json_patch import json_patch
 from understudy_operator.plan.injection.settings import ANNOTATIONS, Objection, read_injection_settings
 from understudy_protocol import pod as names
+from understudy_protocol.logs import TEXT
 
 Raw = dict[str, Any]
 
@@ -104,6 +106,42 @@ def test_a_container_that_another_webhook_puts_first_does_not_become_the_trainer
     once = injected(pod("jobset")).pod
     once["spec"]["containers"].insert(0, {"name": "mesh", "image": "mesh:1", "command": ["mesh"]})
     assert json_patch(once, injected(once).pod) == []
+
+
+# hostNetwork ---------------------------------------------------------------------------------------------------------
+
+
+def on_host_network(name: str, entropy: str = "u-1", ports: HostPorts = HostPorts(24000, 24009)) -> Raw:
+    return inject(changed(name, lambda x: x["spec"].update(hostNetwork=True)), IMAGE, TEXT, ports, entropy).pod
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_pod_with_host_network_gets_two_ports_of_the_range(name: str) -> None:
+    raw = on_host_network(name)
+    trainer = container(raw, raw["metadata"]["annotations"][names.ANNOTATION_TRAINER_CONTAINER])
+    ports = {x["name"]: x["containerPort"] for x in trainer["ports"] if x.get("name", "").startswith("understudy")}
+    # the sidecar listens on the first, and answers probes on the second
+    port = int(env(raw, names.SIDECAR_CONTAINER)["UNDERSTUDY_MEMBERSHIP_PORT"])
+    assert ports == {"understudy": port, "understudy-http": port + 1}
+    assert port in range(24000, 24009, 2)
+    sidecar = container(raw, names.SIDECAR_CONTAINER)
+    assert sidecar["startupProbe"]["httpGet"]["port"] == port + 1
+    # and declares none: before Kubernetes 1.34 the scheduler ignores ports of init containers
+    assert "ports" not in sidecar
+
+
+def test_pods_of_other_requests_get_other_ports() -> None:
+    drawn = {env(on_host_network("job", f"u-{n}"), names.SIDECAR_CONTAINER)["UNDERSTUDY_MEMBERSHIP_PORT"] for n in range(50)}
+    assert drawn == {"24000", "24002", "24004", "24006", "24008"}
+
+
+def test_a_second_call_keeps_the_ports_also_if_another_webhook_has_removed_the_sidecar() -> None:
+    once = on_host_network("job")
+    again = inject(once, IMAGE, TEXT, HostPorts(24000, 24009), "another request").pod
+    assert json_patch(once, again) == []
+    missing = copy.deepcopy(once)
+    missing["spec"]["initContainers"] = [x for x in missing["spec"]["initContainers"] if x["name"] == "fetch"]
+    assert inject(missing, IMAGE, TEXT, HostPorts(24000, 24009), "another request").pod == once
 
 
 # The launcher and the number of workers -------------------------------------------------------------------------------
@@ -247,7 +285,6 @@ def torchrun_mode(text: str) -> Callable[[Raw], object]:
         ("jobset", labelled("jobset.sigs.k8s.io/replicatedjob-name"), "no label jobset.sigs.k8s.io/replicatedjob-name"),
         ("jobset", labelled("jobset.sigs.k8s.io/job-index", "one"), "label jobset.sigs.k8s.io/job-index is 'one'"),
         ("pytorchjob", labelled("training.kubeflow.org/replica-index", "x"), "replica-index is 'x'"),
-        ("jobset", lambda x: x["spec"].update(hostNetwork=True), "hostNetwork has to be false"),
         ("jobset", lambda x: x["spec"]["containers"][0].pop("command"), "container trainer needs a command"),
         ("jobset", lambda x: x["spec"]["containers"][0].update(name=names.SIDECAR_CONTAINER), "rename yours"),
         ("job", lambda x: x["spec"]["volumes"][0].update(name=names.SHARED_VOLUME), "rename yours"),

@@ -63,10 +63,10 @@ def test_a_pod_that_is_injected_already_needs_no_patch() -> None:
 
 def test_a_pod_that_cannot_be_injected_is_refused_with_the_reason() -> None:
     raw = pod("jobset")
-    raw["spec"]["hostNetwork"] = True
+    raw["metadata"].setdefault("annotations", {})["understudy.dev/launcher"] = "wrap"
     result = response(mutate(request(raw), IMAGE))
     assert not result["allowed"]
-    assert result["status"]["message"].startswith("understudy cannot inject this pod: hostNetwork has to be false")
+    assert result["status"]["message"].startswith("understudy cannot inject this pod: annotation understudy.dev/launcher")
 
 
 @pytest.mark.parametrize(

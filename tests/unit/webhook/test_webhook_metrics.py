@@ -71,7 +71,7 @@ def test_a_result_has_the_api_servers_name():
     request: dict[str, Any] = {"uid": "u", "kind": {"kind": "Pod"}, "object": pod("job")}
     assert result(request) == INJECTED
     assert result({**request, "object": {"metadata": {}, "spec": {"containers": []}}}) == ALLOWED
-    assert result({**request, "object": {**pod("job"), "spec": {"containers": [], "hostNetwork": True}}}) == REFUSED
+    assert result({**request, "object": {**pod("job"), "spec": {"containers": []}}}) == REFUSED
 
 
 async def test_the_expiry_of_a_certificate_from_files_and_of_the_next_one_is_reported(tmp_path: Path):

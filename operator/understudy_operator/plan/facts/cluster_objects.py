@@ -6,7 +6,9 @@ from functools import cached_property
 from typing import Any
 
 from understudy_operator.plan.verdicts.findings import Finding, find_verdict
+from understudy_protocol.addresses import with_port
 from understudy_protocol.membership import Close
+from understudy_protocol.pod import COORDINATOR_PORT
 
 #: Phases of a pod.
 ENDED = ("Succeeded", "Failed")
@@ -57,7 +59,14 @@ class Pod:
     owner: str = ""  # uid of the job or the pool that it belongs to, confirmed by its ownerReferences
     controller: Controller = Controller()
     secrets: frozenset[str] = frozenset()  # names of the operator's Secrets that it mounts
+    port: int = COORDINATOR_PORT  # that its sidecar listens on; with hostNetwork one of its own
+    lacks_port_since: float = 0.0  # since when no node with room has its ports free; 0 if that is not why it waits
     volumes_mounted: bool = False  # all volumes: its kubelet reports a network, which it sets up after them
+
+    @property
+    def address(self) -> str:
+        """Of its sidecar (understudy_protocol/addresses.py); "" while it has none."""
+        return with_port(self.ip, self.port)
 
     @property
     def ended(self) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from understudy_operator.plan.facts.host_ports import DEFAULT_HOST_PORTS, HostPorts
 from understudy_operator.plan.facts.queue import Queue
 from understudy_operator.plan.facts.spec import JobSpec, World
 from understudy_operator.plan.facts.status import JobStatus
@@ -36,6 +37,7 @@ class Job:
     orphans: bool = False  # it is deleted without its pods
     queue: Queue | None = None  # of Kueue
     log_format: str = TEXT  # of the sidecars of its pods
+    host_ports: HostPorts = DEFAULT_HOST_PORTS  # for its pods with hostNetwork
     injected: InjectedJob | None = None  # a Job controller creates its pods; uid is then Owner.membership
 
     @property

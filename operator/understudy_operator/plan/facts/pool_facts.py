@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from understudy_operator.plan.facts.cluster_objects import Node, Pod
+from understudy_operator.plan.facts.host_ports import DEFAULT_HOST_PORTS, HostPorts
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.refusals import Refusal
 from understudy_operator.plan.facts.secret_writes import NO_WRITES, SecretWrites
@@ -64,6 +65,7 @@ class Pool:
     launcher: PoolLauncher | None = None  # of warm spares; None: the spares only reserve places
     status: PoolStatus = field(default_factory=PoolStatus)
     log_format: str = TEXT  # of the sidecars of warm spares
+    host_ports: HostPorts = DEFAULT_HOST_PORTS  # for its warm spares with hostNetwork
 
 
 @dataclass(frozen=True)

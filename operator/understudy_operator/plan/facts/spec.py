@@ -194,6 +194,7 @@ class World:
     on_sigterm: str = "Auto"
     log_prefix: bool = True
     warmup: tuple[str, ...] = ()  # command that a spare runs once while it waits; empty: none
+    host_network: bool = False  # whether its pods have hostNetwork
     nologin_path: str = ""  # a file whose existence marks a node as faulty; "" if none
     replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks with the same shards
     proactive_replacement: str = (

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from understudy_operator.plan.facts.host_ports import DEFAULT_HOST_PORTS, HostPorts, declare_host_ports, declared_port
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.spec import JobSpec
 from understudy_operator.plan.facts.status import JobStatus
@@ -48,24 +49,27 @@ class InjectedPod:
     warnings: tuple[str, ...] = ()
 
 
-def inject(pod: Raw, sidecar_image: str, log_format: str = TEXT) -> InjectedPod:
-    """The injected pod. Raises Objection."""
+def inject(
+    pod: Raw, sidecar_image: str, log_format: str = TEXT, host_ports: HostPorts = DEFAULT_HOST_PORTS, entropy: str = ""
+) -> InjectedPod:
+    """The injected pod. host_ports, entropy: with hostNetwork it gets ports of its own. Raises Objection."""
     injected = copy.deepcopy(dict(pod))
     spec, metadata = injected["spec"], injected["metadata"]
     annotations = metadata.setdefault("annotations", {})
     owner = read_owner(injected)
     settings = read_injection_settings(annotations)
     trainer = _trainer(spec, annotations.get(names.ANNOTATION_TRAINER_CONTAINER, settings.container))
-    if spec.get("hostNetwork"):
-        raise Objection(
-            "hostNetwork has to be false or unset: the sidecars listen on fixed ports, which two pods of a node cannot "
-            "share"
-        )
     _refuse_taken_names(injected, settings, sidecar_image)
-    warnings = _change(spec, trainer, owner, settings, sidecar_image, log_format)
+    host_port = _host_port(spec, trainer, host_ports, f"{owner.membership}/{owner.place}/{entropy}")
+    warnings = _change(spec, trainer, owner, settings, sidecar_image, log_format, host_port)
     metadata.setdefault("labels", {}).update({names.LABEL_JOB: owner.group, names.LABEL_JOB_UID: owner.membership})
     annotations |= {names.ANNOTATION_TRAINER_CONTAINER: trainer["name"], names.ANNOTATION_POD_INDEX: str(owner.place)}
     return InjectedPod(injected, warnings)
+
+
+def _host_port(spec: Raw, trainer: Raw, host_ports: HostPorts, seed: str) -> int | None:
+    """The port for the sidecar of a pod with hostNetwork: of the first call, or a new one."""
+    return (declared_port(trainer) or host_ports.draw(seed)) if spec.get("hostNetwork") else None
 
 
 def _trainer(spec: Raw, name: str) -> dict[str, Any]:
@@ -114,6 +118,7 @@ def _change(
     settings: InjectionSettings,
     image: str,
     log_format: str,
+    host_port: int | None,
 ) -> tuple[str, ...]:
     stubs = (names.LAUNCHER_SCRIPT, names.TORCHRUN_SCRIPT)
     launched = any(f"{names.SHARED_FOLDER}/{stub}" in trainer.get("command", ()) for stub in stubs)
@@ -137,7 +142,9 @@ def _change(
             "restartPolicy was changed to Never: the launcher restarts workers, and a pod that ends is replaced",
         )
     _add(spec, "volumes", _volumes(job, alone=alone))
-    sidecar = _sidecar(job, owner, image, grace_s, alone=alone)
+    if host_port is not None:
+        declare_host_ports(trainer, host_port)
+    sidecar = _sidecar(job, owner, image, grace_s, host_port, alone=alone)
     if all(container["name"] != names.SIDECAR_CONTAINER for container in spec.get("initContainers", ())):
         spec["initContainers"] = [sidecar, *spec.get("initContainers", ())]
     return warnings
@@ -186,8 +193,10 @@ def _volumes(job: Job, *, alone: bool) -> list[dict[str, Any]]:
     return [volume for volume in volumes if volume["name"] != names.KEY_VOLUME] if alone else volumes
 
 
-def _sidecar(job: Job, owner: Owner, image: str, grace_s: int, *, alone: bool) -> dict[str, Any]:
-    sidecar = pods.sidecar_container(job, None, "", image, grace_s)
+def _sidecar(
+    job: Job, owner: Owner, image: str, grace_s: int, host_port: int | None, *, alone: bool
+) -> dict[str, Any]:
+    sidecar = pods.sidecar_container(job, None, "", image, grace_s, host_port)
     sidecar["args"] = [ALONE] if alone else [SUPERVISED]
     sidecar["env"] = [variable for variable in sidecar["env"] if variable["name"] not in _INJECTED_LATER]
     if alone:

@@ -94,6 +94,7 @@ def spec_of(target: Target, owner: Owner, pod: Raw) -> dict[str, Any]:
         "terminationGracePeriodSeconds": int(pod["spec"].get("terminationGracePeriodSeconds") or 30),
         "podGroups": [{"name": x.name, "firstGroupRank": x.first, "podsPerJob": x.pods_per_job} for x in target.groups],
         "annotations": {**_settings_of_torchrun(pod), **settings_of(annotations)},
+        **({"hostNetwork": True} if _has_host_network(target, pod) else {}),
     }
 
 
@@ -113,6 +114,18 @@ def plan_injected_job(namespace: str, owner: Owner, pod: Raw, target: Raw, unrea
             else f"it cannot be read: {objection!r}"[:REASON_CHARACTERS]
         )
         return Event("Warning", "NotInjected", reason, owner.uid)
+
+
+def _has_host_network(target: Target, pod: Raw) -> bool:
+    """Whether the pods of the job have hostNetwork. Raises Objection."""
+    with_it = [x.name for x in target.templates if (x.template.get("spec") or {}).get("hostNetwork")]
+    if with_it and len(with_it) < len(target.templates):
+        raise Objection(
+            f"the pod templates {', '.join(with_it)} have hostNetwork, and the others that train with them do not: set "
+            "it in all or in none of them"
+        )
+    sidecars = (x for x in pod["spec"].get("initContainers") or () if x.get("name") == names.SIDECAR_CONTAINER)
+    return any(variable.get("name") == names.ENV_PORT for x in sidecars for variable in x.get("env") or ())
 
 
 def _settings_of_torchrun(pod: Raw) -> dict[str, str]:

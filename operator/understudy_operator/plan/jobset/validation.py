@@ -39,6 +39,7 @@ def find_spec_errors(name: str, spec: JobSpec) -> Iterator[SpecError]:
     yield from _counts(spec)
     yield from _rule_names(spec)
     yield from _restarts(spec)
+    yield from _host_network(spec)
     yield from _private_mounts(spec)
     yield from _without_launcher(spec)
 
@@ -119,6 +120,18 @@ def _restarts(spec: JobSpec) -> Iterator[SpecError]:
                 "launcher, but the launcher restarts workers itself (recovery.inPlace): remove it",
                 changeable=True,
             )
+
+
+def _host_network(spec: JobSpec) -> Iterator[SpecError]:
+    """The coordinator's Service finds the port of each pod in one way, and any pod may become the coordinator."""
+    groups = () if spec.world is None else spec.world.groups
+    with_it = [group.name for group in groups if group.pod_template["spec"].get("hostNetwork")]
+    if with_it and len(with_it) < len(groups):
+        yield SpecError(
+            f"replicatedJobs: {', '.join(with_it)} has hostNetwork, and the others with a launcher do not: set it in all "
+            "or in none of them",
+            changeable=True,
+        )
 
 
 def _private_mounts(spec: JobSpec) -> Iterator[SpecError]:

@@ -108,18 +108,18 @@ def plan_link(observed: Observed, leadership: Leadership, now: float) -> Follow 
     first = (
         []
         if leadership.pod is None or leadership.pod.ended
-        else [Callee(leadership.pod.uid, leadership.pod.ip, appoint)]
+        else [Callee(leadership.pod.uid, leadership.pod.address, appoint)]
     )
     running = {pod.uid: pod for pod in observed.pods if not pod.ended}
     standbys = () if observed.snapshot is None else observed.snapshot.standby_coordinators
-    first += [Callee(uid, running[uid].ip) for uid in standbys if uid in running]
+    first += [Callee(uid, running[uid].address) for uid in standbys if uid in running]
     searching = not observed.coordination.coordinator_uid or observed.lacks_majority
     # A pod that runs and is not a member may follow a replaced coordinator without knowing it.
     members = set() if searching or observed.snapshot is None else {x.pod_uid for x in observed.snapshot.members}
     contacted = [pod for pod in running.values() if pod.sidecar_started and pod.uid not in members]
-    others = [Callee(pod.uid, pod.ip) for pod in contacted]
+    others = [Callee(pod.uid, pod.address) for pod in contacted]
     nodes = _nodes(observed, running.values(), now)
-    addresses = {uid: pod.ip for uid, pod in running.items()}
+    addresses = {uid: pod.address for uid, pod in running.items()}
     return Follow(leadership.as_term, _reachable(first), _reachable(others), nodes, addresses, _message_bytes(observed))
 
 
@@ -128,11 +128,11 @@ def _send_end(observed: Observed, leadership: Leadership, close: Close) -> Follo
     if ends_early(observed):
         return Unfollow(End(CloseReason.DELETED, f"the job has ended: {close.message}"))
     end = End(close.reason, close.message)
-    running = [pod for pod in observed.pods if not pod.is_done and pod.sidecar_started and pod.ip]
+    running = [pod for pod in observed.pods if not pod.is_done and pod.sidecar_started and pod.address]
     if not running:
         return Unfollow()
-    callees = tuple(Callee(pod.uid, pod.ip, end=end) for pod in running)
-    addresses = {pod.uid: pod.ip for pod in running}
+    callees = tuple(Callee(pod.uid, pod.address, end=end) for pod in running)
+    addresses = {pod.uid: pod.address for pod in running}
     return Follow(leadership.as_term, (), callees, (), addresses, _message_bytes(observed))
 
 
@@ -262,7 +262,7 @@ def _newest_round(observed: Observed, may_come: Collection[str]) -> tuple[tuple[
 
 
 def _reachable(callees: Iterable[Callee]) -> tuple[Callee, ...]:
-    return tuple(callee for callee in callees if callee.ip)
+    return tuple(callee for callee in callees if callee.address)
 
 
 def _nodes(observed: Observed, pods: Iterable[Pod], now: float) -> tuple[NodeFact, ...]:

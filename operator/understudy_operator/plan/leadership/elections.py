@@ -24,6 +24,7 @@ coordinator if the nodes of the others are not ready.
 
 from collections.abc import Callable, Collection
 
+from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.observed import FEW_VOTERS, Observed, term_of
 from understudy_operator.plan.times.reconcile_clock import is_due
 from understudy_protocol import pod as names
@@ -182,7 +183,7 @@ def waits_for_election(observed: Observed, now: float) -> str:
         name = next((pod.name for pod in observed.pods if pod.uid == named), named)
         return (
             f"the pods follow coordinator {name}, which the operator cannot reach, so status does not change: allow "
-            f"the operator to connect to port {COORDINATOR_PORT} of the job's pods"
+            f"the operator to connect to {_ports(observed.job)} of the job's pods"
         )
     fence_s = observed.job.world.fence_s
     until = f", or {2 * fence_s:g} s after the last coordinator was lost"
@@ -190,6 +191,10 @@ def waits_for_election(observed: Observed, now: float) -> str:
         "waiting for a coordinator: the pods elect one if a majority of them is left; otherwise the operator appoints "
         f"one when the missing pods have ended, or when their nodes are deleted or have the taint {OUT_OF_SERVICE}"
     ) + (until if fence_s else " (coordinatorLossTimeout is Off: there is no time limit)")
+
+
+def _ports(job: Job) -> str:
+    return f"ports {job.host_ports}" if job.world.host_network else f"port {COORDINATOR_PORT}"
 
 
 def _named_coordinator(observed: Observed, ended: Callable[[str], bool]) -> str:

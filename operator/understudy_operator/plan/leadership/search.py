@@ -194,7 +194,7 @@ class Search:
         self.coordination = replace(self.coordination, coordinator_uid=callee.pod_uid, since=now, lost_at=None)
         self._set_answers(self.coordination.answers.without(callee.pod_uid))
         for uid in sorted(self._replaced.keys() & self._lines.keys() & answered):
-            self._send_superseded(uid, Superseded(term, callee.pod_uid, callee.ip))  # the first that can be named
+            self._send_superseded(uid, Superseded(term, callee.pod_uid, callee.address))  # the first that can be named
 
     def _mark_replaced(self, uid: str) -> None:
         """The pod was the leader, and has not reported that it is no longer."""
@@ -210,7 +210,7 @@ class Search:
         self._set_answers(self.coordination.answers.with_older_term(callee.pod_uid, snapshot, now))
         holder, newest = self._lines.get(self.coordination.coordinator_uid), self.coordination.snapshot
         if holder is not None and newest is not None:
-            self._send_superseded(callee.pod_uid, Superseded(term_of(newest), holder.pod_uid, holder.ip))
+            self._send_superseded(callee.pod_uid, Superseded(term_of(newest), holder.pod_uid, holder.address))
 
     def _on_refusal(self, callee: Callee, refused: Refused, now: float) -> None:
         self._replaced.pop(callee.pod_uid, None)

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from understudy_operator.plan.facts import keys
+from understudy_operator.plan.facts.host_ports import declare_host_ports
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.ownership import owner_reference
 from understudy_operator.plan.facts.spec import PodPosition, ReplicatedJob
@@ -60,7 +61,10 @@ def pod_manifest(
     trainer = trainer_of(spec, job.world.container)
     wrap(trainer, job, place, grace_s)
     add_to_worker(spec, trainer, job)
-    sidecar = sidecar_container(job, index, coordinator_address, sidecar_image, grace_s)
+    port = job.host_ports.draw(f"{job.uid}/{serial}") if spec.get("hostNetwork") else None
+    if port is not None:
+        declare_host_ports(trainer, port)
+    sidecar = sidecar_container(job, index, coordinator_address, sidecar_image, grace_s, port)
     spec["initContainers"] = [sidecar, *spec.get("initContainers", [])]
     pod_metadata = _metadata(job, group, template.get("metadata", {}), index, serial)
     if avoid_nodes:
@@ -222,7 +226,10 @@ def _for_torchrun(job: Job) -> list[dict[str, Any]]:
     return [_env(names.ENV_NNODES, f"{least}{job.world.actives}"), _env(names.ENV_RUN_ID, job.name)]
 
 
-def sidecar_container(job: Job, index: int | None, address: str, image: str, grace_s: int) -> dict[str, Any]:
+def sidecar_container(
+    job: Job, index: int | None, address: str, image: str, grace_s: int, host_port: int | None = None
+) -> dict[str, Any]:
+    """host_port: that the sidecar listens on, in a pod with hostNetwork (facts/host_ports.py)."""
     node_file = [_env(names.ENV_NOLOGIN, job.world.nologin_path)] if job.world.nologin_path else []
     node_mount = {"name": names.NODE_VOLUME, "mountPath": names.NODE_FOLDER, "readOnly": True}
     return {
@@ -230,7 +237,7 @@ def sidecar_container(job: Job, index: int | None, address: str, image: str, gra
         "image": image,
         "imagePullPolicy": "IfNotPresent",
         "restartPolicy": "Always",
-        "ports": [{"name": "membership", "containerPort": names.COORDINATOR_PORT}],
+        **({"ports": [{"name": "membership", "containerPort": names.COORDINATOR_PORT}]} if host_port is None else {}),
         "env": [
             _env(names.ENV_JOB, json.dumps(asdict(job_shape(job, grace_s)), separators=(",", ":"))),
             _env(names.ENV_COORDINATOR, address),
@@ -241,6 +248,7 @@ def sidecar_container(job: Job, index: int | None, address: str, image: str, gra
             _env_from(names.ENV_POD_UID, "metadata.uid"),
             _env_from(names.ENV_POD_IP, "status.podIP"),
             _env_from(names.ENV_NODE, "spec.nodeName"),
+            *([] if host_port is None else [_env(names.ENV_PORT, str(host_port))]),
             *node_file,
             *([] if job.log_format == TEXT else [_env(ENV_FORMAT, job.log_format)]),
         ],
@@ -253,7 +261,7 @@ def sidecar_container(job: Job, index: int | None, address: str, image: str, gra
             {"name": names.VERDICT_VOLUME, "mountPath": names.SERVICE_ACCOUNT_FOLDER, "readOnly": True},
             *([node_mount] if node_file else []),
         ],
-        "startupProbe": podspec.startup_probe("/started", names.HEALTH_PORT),
+        "startupProbe": podspec.startup_probe("/started", names.health_port(host_port or names.COORDINATOR_PORT)),
         "resources": {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
         "securityContext": {
             "runAsNonRoot": True,

@@ -36,7 +36,8 @@ def pool_spare_manifest(
     """serial makes its name unique. sidecar_image, secret: for a pool with a launcher."""
     template = copy.deepcopy(dict(pool.template))
     given = template.get("metadata", {})
-    spec = _holding_spec(template["spec"]) if pool.launcher is None else warm_spec(pool, sidecar_image, secret)
+    holds = pool.launcher is None
+    spec = _holding_spec(template["spec"]) if holds else warm_spec(pool, sidecar_image, secret, serial)
     if pool.topology_key:
         spec["topologySpreadConstraints"] = [*spec.get("topologySpreadConstraints", ()), _spread(pool)]
     avoidance_annotations: dict[str, str] = {}

@@ -26,9 +26,12 @@ from understudy_protocol import pod as names
 _OF_A_JOB = (names.ENV_JOB, names.ENV_COORDINATOR, names.ENV_INDEX)
 
 
-def warm_spec(pool: Pool, sidecar_image: str, secret: str) -> dict[str, Any]:
-    """The spec of the pods of a pool with a launcher. secret: the name of the Secret with the pool's key."""
-    manifest = pod_manifest(_as_job(pool), index=None, serial="", coordinator_address="", sidecar_image=sidecar_image)
+def warm_spec(pool: Pool, sidecar_image: str, secret: str, serial: str = "") -> dict[str, Any]:
+    """The spec of a pod of a pool with a launcher. secret: the name of the Secret with the pool's key. serial: its port
+    with hostNetwork depends on it.
+    """
+    job = _as_job(pool)
+    manifest = pod_manifest(job, index=None, serial=serial, coordinator_address="", sidecar_image=sidecar_image)
     spec: dict[str, Any] = manifest["spec"]
     del spec["hostname"]
     remove_private_mounts(spec)  # pools are not validated, so nothing has rejected these mounts
@@ -39,7 +42,7 @@ def warm_spec(pool: Pool, sidecar_image: str, secret: str) -> dict[str, Any]:
     kept = [variable for variable in sidecar["env"] if variable["name"] not in _OF_A_JOB]
     sidecar["env"] = [{"name": names.ENV_POOL, "value": pool.uid}, *kept]
     sidecar["readinessProbe"] = {
-        "httpGet": {"path": "/ready", "port": names.HEALTH_PORT},
+        "httpGet": {"path": "/ready", "port": sidecar["startupProbe"]["httpGet"]["port"]},
         "periodSeconds": 2,
         "failureThreshold": 1,
     }
@@ -107,4 +110,12 @@ def _as_job(pool: Pool) -> Job:
     )
     spec = JobSpec(replicated_jobs=(group,), world=world, network=Network(hostnames=False))
     identity = (pool.namespace, pool.name, pool.uid, pool.generation, pool.resource_version, pool.deleting)
-    return Job(*identity, created_at=0.0, completed_at=None, spec=spec, status=JobStatus(), log_format=pool.log_format)
+    return Job(
+        *identity,
+        created_at=0.0,
+        completed_at=None,
+        spec=spec,
+        status=JobStatus(),
+        log_format=pool.log_format,
+        host_ports=pool.host_ports,
+    )

@@ -1,7 +1,7 @@
 """Whether a job can use a pool's spare as it is, and the program that its workers would run in it.
 
 Rules: the same builder makes the job's own spare and the pool's, and their specs have to be equal, except for the
-hostname, the key's volume, and the trainer's command, args and plain variables: the operator sends these (TakeOver),
+hostname, the key's volume, the ports with hostNetwork, and the trainer's command, args and plain variables: the operator sends these (TakeOver),
 and nothing else of a pod can change. Only a kubelet expands a variable $(NAME) in them. The template's annotations have
 to be equal, too: webhooks and networks read them when a pod is created. The claim writes labels. Variables that
 configure the launcher and the sidecar have to equal the pool's.
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from understudy_operator.plan.capacity.gang import SCHEDULERS_MARKS, unmark
+from understudy_operator.plan.facts.host_ports import without_host_ports
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.pool_facts import Pool
 from understudy_operator.plan.facts.trainer import words_of
@@ -112,6 +113,7 @@ def _without_settable(trainer: Raw) -> dict[str, Any]:
     """The trainer without the fields that TakeOver replaces."""
     kept = {name: value for name, value in trainer.items() if name not in ("command", "args")}
     kept["env"] = [variable for variable in trainer.get("env", ()) if "valueFrom" in variable]
+    kept["ports"] = without_host_ports(trainer)
     return kept
 
 

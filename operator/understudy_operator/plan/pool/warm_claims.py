@@ -34,7 +34,7 @@ def warm_spare_obstacle(observed: Observed, spare: Pod) -> str:
         return "it has an old template"
     if pool.secret not in spare.secrets:
         return "its key is not the pool's"
-    return "" if spare.ip else "it has no address"
+    return "" if spare.address else "it has no address"
 
 
 def replacement_reason(observed: Observed, now: float) -> str:

@@ -56,6 +56,8 @@ from understudy_protocol.enums import CloseReason, Fault
 #: A coordinator that has been the leader for so long knows all rank holders.
 RANKS_KNOWN_S = 30.0
 FAILED_PODS_KEPT = 5
+#: So long a pod with hostNetwork may wait for a node on which its ports are free.
+PORT_S = 10.0
 #: The template has changed while the job was suspended, and rules out the default launcher now.
 NO_LAUNCHER = "the job has no launcher any more (see condition FaultTolerant)"
 #: A lost pod whose node is healthy may come back by itself (its sidecar restarts) within so long.
@@ -237,6 +239,8 @@ def _make_way(observed: Observed, now: float) -> Iterator[DeletePod]:
     for pod in observed.pods:
         if pod.alive and is_abandoned_by_kueue(pod):
             yield _drop(pod, "it waits for Kueue, which considers its pod group finished")
+        elif pod.alive and not pod.node and pod.lacks_port_since and is_due(pod.lacks_port_since + PORT_S, now):
+            yield _drop(pod, "no node with room for it has its ports free: the next pod has other ports")
         elif (
             nodes_known
             and pod.alive

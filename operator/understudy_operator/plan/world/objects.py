@@ -17,6 +17,7 @@ from typing import Any
 
 from understudy_operator.plan.facts import keys
 from understudy_operator.plan.facts.cluster_objects import Pod
+from understudy_operator.plan.facts.host_ports import MEMBERSHIP_PORT_NAME
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.ownership import owner_reference
@@ -147,6 +148,7 @@ def _injected_file(observed: Observed) -> dict[str, str]:
 
 def _coordinator_service(job: Job, cluster_ip: str) -> dict[str, Any]:
     """A ClusterIP that follows the label: pods get the address, so the recovery path has no DNS lookup."""
+    target = {"targetPort": MEMBERSHIP_PORT_NAME} if job.world.host_network else {}
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -154,7 +156,7 @@ def _coordinator_service(job: Job, cluster_ip: str) -> dict[str, Any]:
         "spec": {
             "selector": {names.LABEL_JOB_UID: job.uid, names.LABEL_COORDINATOR: "true"},
             "publishNotReadyAddresses": True,
-            "ports": [{"name": "membership", "port": names.COORDINATOR_PORT, "protocol": "TCP"}],
+            "ports": [{"name": "membership", "port": names.COORDINATOR_PORT, "protocol": "TCP"} | target],
             **({"clusterIP": cluster_ip} if cluster_ip else {}),
         },
     }

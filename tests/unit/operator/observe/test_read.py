@@ -281,6 +281,42 @@ def test_a_pod_is_read():
     assert (pod.alive, pod.sidecar_started, pod.sidecar_ran, pod.close, pod.trouble) == (True, True, True, None, "")
 
 
+@pytest.mark.parametrize(
+    ("text", "port", "address"),
+    [
+        ("24002", 24002, "10.1.2.3:24002"),
+        ("80", 8478, "10.1.2.3"),
+        ("99999", 8478, "10.1.2.3"),
+        ("x", 8478, "10.1.2.3"),
+    ],
+)
+def test_the_port_of_a_sidecar_is_read_from_its_variable_and_any_other_text_is_ignored(
+    text: str, port: int, address: str
+):
+    raw = copy.deepcopy(POD)
+    raw["spec"]["initContainers"][0]["env"].append({"name": "UNDERSTUDY_MEMBERSHIP_PORT", "value": text})
+    pod = read_pod(raw)
+    assert (pod.port, pod.address) == (port, address)
+    assert read_pod(select_pod_fields(raw)).port == port
+
+
+def test_a_pod_without_that_variable_has_the_usual_port():
+    assert (read_pod(POD).port, read_pod(POD).address) == (8478, "10.1.2.3")
+
+
+@pytest.mark.parametrize(
+    ("message", "since"),
+    [
+        ("0/3 nodes are available: 3 node(s) didn't have free ports for the requested pod ports.", T),
+        ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.", 0.0),
+    ],
+)
+def test_a_pod_whose_ports_are_taken_reports_since_when(message: str, since: float):
+    entry = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    raw = {"metadata": POD["metadata"], "spec": {}, "status": {"conditions": [entry | {"lastTransitionTime": AT}]}}
+    assert read_pod(raw).lacks_port_since == since
+
+
 @pytest.mark.parametrize(("result", "attempt"), [("3", 3), ("", 0), ("three", 0), ("-1", 0), ("²", 0)])
 def test_an_index_label_that_is_no_number_is_ignored(result: str, attempt: int):
     pod = pod_with()

@@ -13,6 +13,7 @@ from understudy_operator.plan.facts.spec import (
     FailureRule,
     Network,
     VolumeClaim,
+    World,
 )
 from understudy_operator.plan.jobset.validation import describe_spec_error, find_spec_errors
 from understudy_operator.plan.reconcile import reconcile
@@ -44,6 +45,15 @@ def test_fields_that_need_a_launcher_are_rejected_in_a_job_without_one():
         "(launcher.mode is Off: the job behaves as a JobSet)"
     ]
     assert find_messages(launcher=LauncherChoice(needing_fields=("spares", "faults"))) == []
+
+
+def test_pods_that_train_as_one_all_have_host_network_or_none():
+    on_host = {"spec": {**TEMPLATE["spec"], "hostNetwork": True}}
+    one, other = a_group("one", pod_template=on_host), a_group("other")
+    assert find_messages(replicated_jobs=(one, other), world=World(groups=(one, other))) == [
+        "replicatedJobs: one has hostNetwork, and the others with a launcher do not: set it in all or in none of them"
+    ]
+    assert find_messages(replicated_jobs=(one, other), world=World(groups=(one,))) == []
 
 
 def test_two_volume_claims_of_one_name_are_rejected():

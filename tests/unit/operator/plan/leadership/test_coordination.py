@@ -321,6 +321,14 @@ def test_standby_coordinators_come_after_the_last_coordinator_then_all_pods_whos
     assert pods_of(follow_of(observed(pods=(A0, ended(S))), Leadership(1, 1, ended(S), "")).first) == []
 
 
+def test_pods_with_host_network_are_called_at_their_ports():
+    pods = tuple(replace(pod, ip="10.9.0.1", port=24000 + 2 * n) for n, pod in enumerate((A0, A1, S)))
+    follow = follow_of(observed(pods=pods, searches_since=NOW), Leadership(1, 1, pods[2], ""))
+    assert [callee.address for callee in follow.first] == ["10.9.0.1:24004"]
+    assert {callee.address for callee in follow.others} == {"10.9.0.1:24000", "10.9.0.1:24002", "10.9.0.1:24004"}
+    assert follow.running["uid-a1"] == "10.9.0.1:24002"
+
+
 def test_a_message_may_have_1_mib_and_1_kib_for_each_pod_that_the_job_declares():
     assert follow_of(observed(), Leadership(1, 1, S, "")).message_bytes == (1 << 20) + 3 * 1024
     job = a_job(status=in_round(0), parallelism=1000, spares=24)

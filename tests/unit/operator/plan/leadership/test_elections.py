@@ -185,6 +185,8 @@ def test_a_coordinator_that_members_follow_exists_although_the_operator_cannot_r
         "the pods follow coordinator u, which the operator cannot reach, so status does not change: allow the operator "
         "to connect to port 8478 of the job's pods"
     )
+    hosts = replace(followed, job=replace(followed.job, spec=a_job(host_network=True).spec))
+    assert message(hosts).endswith("allow the operator to connect to ports 24000-24999 of the job's pods")
     # but not if that one has ended, which its members are about to detect
     assert appointed(alone(pods, named=S.uid))[2] == VOTERS_LEFT
 

@@ -430,7 +430,7 @@ def test_a_pod_that_is_named_is_called_at_the_address_that_the_api_server_report
 
     # then that pod is called at its own address
     assert calls.dialed() == ["s", "t"]
-    assert calls.lines[T.uid].ip == T.ip
+    assert calls.lines[T.uid].address == T.ip
 
 
 @pytest.mark.attack(

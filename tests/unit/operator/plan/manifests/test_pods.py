@@ -66,6 +66,38 @@ def mounts(pod: dict[str, Any], volume: str) -> set[str]:
     return {x["name"] for x in every if any(m["name"] == volume for m in x.get("volumeMounts", ()))}
 
 
+# hostNetwork ---------------------------------------------------------------------------------------------------------
+
+ON_HOST: dict[str, Any] = {"spec": {**RICH["spec"], "hostNetwork": True}}
+
+
+def test_a_pod_with_host_network_has_two_ports_of_its_own():
+    pod = manifest(a_job(pod_template=ON_HOST))
+    port = int(env(pod, names.SIDECAR_CONTAINER)["UNDERSTUDY_MEMBERSHIP_PORT"])
+    assert port in range(24000, 24999, 2)
+    # the scheduler knows them from the trainer container
+    assert container(pod, "trainer")["ports"] == [
+        {"name": "understudy", "containerPort": port},
+        {"name": "understudy-http", "containerPort": port + 1},
+    ]
+    assert "ports" not in container(pod, names.SIDECAR_CONTAINER)
+    assert container(pod, names.SIDECAR_CONTAINER)["startupProbe"]["httpGet"]["port"] == port + 1
+
+
+def test_pods_of_a_job_with_host_network_draw_different_ports():
+    pods = [manifest(a_job(pod_template=ON_HOST), serial=str(n)) for n in range(20)]
+    ports = {env(pod, names.SIDECAR_CONTAINER)["UNDERSTUDY_MEMBERSHIP_PORT"] for pod in pods}
+    assert len(ports) > 15
+
+
+def test_a_pod_without_host_network_has_the_usual_ports():
+    pod = manifest()
+    assert "UNDERSTUDY_MEMBERSHIP_PORT" not in env(pod, names.SIDECAR_CONTAINER)
+    assert container(pod, names.SIDECAR_CONTAINER)["ports"] == [{"name": "membership", "containerPort": 8478}]
+    assert container(pod, names.SIDECAR_CONTAINER)["startupProbe"]["httpGet"]["port"] == 8479
+    assert "ports" not in container(pod, "trainer")
+
+
 # The user's fields --------------------------------------------------------------------------------------------------
 
 

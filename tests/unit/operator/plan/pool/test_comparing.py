@@ -44,6 +44,12 @@ def test_fields_of_the_order_and_the_pods_metadata_may_differ(template: dict[str
     assert difference(a_job(pod_template=template), a_warm_pool()) == ""
 
 
+def test_ports_of_pods_with_host_network_may_differ() -> None:
+    template = with_spec(hostNetwork=True)
+    assert difference(a_job(pod_template=template), a_warm_pool(template=template)) == ""
+    assert "spec.hostNetwork is True" in difference(a_job(pod_template=template), a_warm_pool())
+
+
 def test_settings_of_members_may_differ() -> None:
     job = a_job(min_actives=1, replica_groups=((0, 1),), proactive_replacement="Now", fence_s=0.0, warmup=("true",))
     assert difference(job, a_warm_pool()) == ""

@@ -48,6 +48,14 @@ def variables(container: dict[str, Any]) -> dict[str, Any]:
     return {variable["name"]: variable.get("value") for variable in container["env"]}
 
 
+def test_a_warm_spare_with_host_network_is_probed_at_its_own_port() -> None:
+    spec = created(template={"spec": {**TEMPLATE["spec"], "hostNetwork": True}})["spec"]
+    sidecar = spec["initContainers"][0]
+    port = int(variables(sidecar)["UNDERSTUDY_MEMBERSHIP_PORT"])
+    assert port in range(24000, 24999, 2)
+    assert sidecar["readinessProbe"]["httpGet"] == {"path": "/ready", "port": port + 1}
+
+
 def test_the_pools_secret_is_created_before_its_first_pod() -> None:
     first = plan(writes=SecretWrites())
     (create,) = first.objects

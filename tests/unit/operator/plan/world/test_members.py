@@ -183,6 +183,13 @@ def test_a_job_that_lost_its_default_launcher_while_it_was_suspended_loses_its_p
     assert set(reasons(given)) == {"the job has no launcher any more (see condition FaultTolerant)"}
 
 
+@pytest.mark.parametrize(("ago", "goes"), [(9.9, False), (10.0, True)])
+def test_a_pod_whose_ports_are_taken_on_all_nodes_is_replaced_by_one_with_other_ports(ago: float, goes: bool):
+    waiting = replace(pending(A1), trouble="Unschedulable: no free ports", lacks_port_since=NOW - ago)
+    given = observed(a_job(host_network=True), (A0, waiting, S))
+    assert deleted(given) == ({"a1": 0} if goes else {})
+
+
 def test_nothing_changes_without_a_loss():
     assert planned(observed(snapshot=a_snapshot())) == ()
 

@@ -325,7 +325,12 @@ def test_the_coordinators_service_selects_the_labelled_pod_also_while_it_is_not_
     assert spec["selector"] == {names.LABEL_JOB_UID: "job-uid", names.LABEL_COORDINATOR: "true"}
     assert spec["publishNotReadyAddresses"] is True
     assert "clusterIP" not in spec  # Kubernetes assigns one, which pods get instead of a name
-    assert [port["port"] for port in spec["ports"]] == [COORDINATOR_PORT]
+    assert spec["ports"] == [{"name": "membership", "port": COORDINATOR_PORT, "protocol": "TCP"}]
+
+
+def test_the_coordinators_service_finds_the_port_of_each_pod_with_host_network():
+    (port,) = planned(job=a_job(host_network=True), **NOTHING)["llm-coordinator"]["spec"]["ports"]
+    assert port == {"name": "membership", "port": COORDINATOR_PORT, "protocol": "TCP", "targetPort": "understudy"}
 
 
 def test_the_hostnames_service_is_headless_and_has_all_pods():
