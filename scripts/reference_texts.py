@@ -224,6 +224,7 @@ VARIABLES = {
     "UNDERSTUDY_POD_NAME": "The name of the pod.",
     "UNDERSTUDY_POD_UID": "The UID of the pod.",
     "UNDERSTUDY_POD_IP": "The address of the pod.",
+    "UNDERSTUDY_MEMBERSHIP_PORT": "Pod with hostNetwork: the port that the sidecar listens on. The next one is for probes.",
     "UNDERSTUDY_NODE": "The node of the pod.",
     "UNDERSTUDY_INDEX": "The group rank that the pod was created for. Empty for a spare.",
     "UNDERSTUDY_PLACE": "Injected pod: its replicatedJob, the index of its Job, and its own index.",

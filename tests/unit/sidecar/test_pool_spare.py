@@ -285,8 +285,8 @@ async def test_no_other_user_in_the_pod_can_read_the_jobs_key(spare: Spare) -> N
 async def test_an_order_for_one_spare_cannot_be_relayed_to_another_one(spare: Spare) -> None:
     # given a relay at the address of another spare of the pool
     await eventually(spare.ready)
-    other = replace(intent(spare), pod_uid="uid-of-the-other-spare", ip="127.0.0.2")
-    async with relayed(Address(spare.host, pod.COORDINATOR_PORT), other.ip, pod.COORDINATOR_PORT) as relay:
+    other = replace(intent(spare), pod_uid="uid-of-the-other-spare", address="127.0.0.2")
+    async with relayed(Address(spare.host, pod.COORDINATOR_PORT), other.address, pod.COORDINATOR_PORT) as relay:
         # when the operator calls that address, and the relay forwards the call to this spare
         with pytest.raises(ProtocolError, match="closed the connection"):
             await adopt(other, KEYS)
