@@ -52,7 +52,8 @@ sys.exit(7)
 class PlainJob:
     """actives: pods of one worker each. spares: further pods. script: the worker's program.
 
-    apart: spread the pods over the nodes evenly; otherwise the scheduler only prefers that.
+    apart: spread the pods over the nodes evenly; otherwise the scheduler only prefers that. host_network: the pods share
+    the network of their node.
     """
 
     cluster: Cluster
@@ -62,6 +63,7 @@ class PlainJob:
     actives: int = 2
     spares: int = 1
     apart: bool = False
+    host_network: bool = False
     container: str = "trainer"  # the container whose workers write the steps
 
     def manifest(self, **changes: Any) -> Raw:
@@ -78,6 +80,8 @@ class PlainJob:
             "labelSelector": {"matchLabels": {LABEL_JOB: self.name}},
         }
         pod: Raw = {"topologySpreadConstraints": [spread], "terminationGracePeriodSeconds": 5, "containers": [trainer]}
+        if self.host_network:
+            pod["hostNetwork"] = True
         template = {"spec": {"parallelism": self.actives, "template": {"spec": pod}}}
         spec = {
             "launcher": {"nprocPerNode": 1},

@@ -1,8 +1,10 @@
 """Faults that are not in the story, which users meet sooner or later, each on a small job of its own."""
 
+import json
 import os
 import signal
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,25 @@ def check_recoveries(status: Raw, nodes: dict[str, str], steps: Steps) -> None:
     strategies = [entry["strategy"] for entry in entries if not is_open(entry)]
     counts = status["recoveriesByStrategy"]
     assert strategies == ["InPlace"] * counts["inPlace"] + ["SpareSwap"] * counts["spareSwap"], entries
+
+
+def test_a_job_without_the_field_launcher_survives_the_loss_of_a_worker(make_job: MakeJob) -> None:
+    # given a manifest as short as a JobSet's
+    job = make_job("shortest", spares=0, actives=3)
+    manifest = job.manifest()
+    del manifest["spec"]["launcher"], manifest["spec"]["spares"]
+    job.cluster.kubectl("apply", "-f", "-", input=json.dumps(manifest))
+    status = job.wait_until_whole()
+    # then its user reads that it is fault tolerant, and why
+    tolerant = next(c for c in status["conditions"] if c["type"] == "FaultTolerant")
+    assert (tolerant["status"], tolerant["reason"]) == ("True", "LauncherDefaulted")
+    events = job.cluster.kubectl("-n", NAMESPACE, "get", "events", "--field-selector", "reason=LauncherDefaulted")
+    assert "trainingjob/shortest" in events
+    # and a killed worker restarts in place
+    victim = active(job)
+    (pid,) = worker_pids(job, victim["metadata"]["name"])
+    with compared(job, replace(fault_of(victim, "Process", "InPlace"), signal="SIGKILL")):
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_a_lost_pod_without_a_spare_is_replaced_by_a_new_one(make_job: MakeJob) -> None:

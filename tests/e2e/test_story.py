@@ -98,7 +98,7 @@ def test_success_ends_every_container_with_0(training: Training) -> None:
     assert not ended_badly(codes)
     assert {name.split("/")[0] for name in codes} >= {name.split("/")[0] for name in exits.containers}
     assert status["phase"] == "Succeeded"
-    assert {c["type"] for c in status["conditions"] if c["status"] == "True"} == {"Completed"}
+    assert {c["type"] for c in status["conditions"] if c["status"] == "True"} == {"Completed", "FaultTolerant"}
     assert not [pod for pod in training.pods() if pod["status"]["phase"] in ("Running", "Pending")]
 
 

@@ -13,6 +13,7 @@ import yaml
 
 from tests.cluster.audit import granted
 from tests.cluster.paths import CHECKOUT, Paths
+from understudy_operator.plan.facts.host_ports import HostPorts, read_host_ports
 from understudy_operator.plan.manifests.network_policy import Rules
 from understudy_operator.plan.verdicts.built_in import BUILT_IN
 from understudy_operator.settings import FaultSettings, read_fault_settings, read_namespaces, read_network_rules
@@ -239,6 +240,18 @@ def test_the_webhook_gets_the_names_of_its_clients():
     }
 
 
+def test_operator_and_webhook_draw_ports_from_the_same_range():
+    def is_reported(*settings: str) -> set[HostPorts]:
+        containers = [
+            rendered(*settings, webhook=which)["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+            for which in (False, True)
+        ]
+        return {read_host_ports({x["name"]: x.get("value", "") for x in each["env"]}) for each in containers}
+
+    assert is_reported() == {HostPorts(24000, 24999)}
+    assert is_reported("hostNetworkPorts=25000-25099") == {HostPorts(25000, 25099)}
+
+
 DIGEST = f"sha256:{'0123456789abcdef' * 4}"
 
 
@@ -274,6 +287,7 @@ DIGEST = f"sha256:{'0123456789abcdef' * 4}"
         ("watchNamespaces={red,red}", "at '/watchNamespaces': items at 0 and 1 are equal"),
         ("webhook.certificates.duration=90d", "at '/webhook/certificates/duration'"),
         ("masterSecret.name=My_Secret", "at '/masterSecret/name'"),
+        ("hostNetworkPorts=24000", "at '/hostNetworkPorts'"),
     ],
 )
 def test_a_misspelled_or_invalid_value_is_rejected_with_its_path(setting: str, message: str):
@@ -450,6 +464,7 @@ def test_the_operator_may_call_only_the_api_server_and_sidecars_and_the_webhook_
     assert named["understudy-operator-egress"]["egress"] == [
         {**api_server, "to": [present]},
         {**sidecars, "to": [pods, nodes]},
+        {"ports": [{"protocol": "TCP", "port": 24000, "endPort": 24999}], "to": [nodes]},
     ]
 
 

@@ -77,6 +77,8 @@ def test_coordinators_are_scraped_at_their_probes_port_by_the_operators_label():
     assert spec["podTargetLabels"] == [names.LABEL_JOB]
     (relabeling,) = spec["podMetricsEndpoints"][0]["relabelings"]
     assert relabeling["replacement"] == f"$1:{HEALTH_PORT}"
+    # and with hostNetwork at the port of each pod
+    assert spec["podMetricsEndpoints"][1] == {"port": "understudy-http", "interval": "30s"}
 
 
 def test_alerts_are_those_of_the_files_and_the_webhooks_are_omitted_without_the_webhook():
