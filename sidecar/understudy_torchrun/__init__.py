@@ -8,8 +8,9 @@ understudy_launcher.supervise makes the decisions, as in the launcher. Here:
     workers.py, steps.py     torchrun's workers: found, watched, signaled, never reaped
     handler.py, stores.py    torch's interfaces; only these and hand_over.py import torch
 
-torch finds `handlers` by the entry point group torchrun.handlers (package.py writes it) whenever a process imports
-torch.distributed.elastic.rendezvous, also in a worker. So this module imports nothing of Understudy or torch.
+torch finds `handlers` by the entry point group torchrun.handlers whenever a process imports
+torch.distributed.elastic.rendezvous, also in a worker. So this module imports nothing of Understudy or torch. The shared
+folder of a pod has this entry point (package.py), and so has the wheel: if both are found, torch calls `handlers` twice.
 
 torchrun's agent creates RendezvousParameters before anything else. There this module decides:
 
@@ -31,6 +32,8 @@ USAGE = 64
 #: As in understudy_protocol.pod, which is not imported here.
 _ENV_TORCHRUN, _ENV_ROUND, _ENV_SOCKET = "UNDERSTUDY_TORCHRUN", "UNDERSTUDY_ROUND", "UNDERSTUDY_TORCHRUN_SOCKET"
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+#: Attribute of torch's class whose calls this module watches.
+_WATCHED = "understudy_watches"
 
 
 def handlers() -> Callable[[Any], Any]:
@@ -44,6 +47,9 @@ def _watch_agents() -> None:
     parameters: Any = getattr(api, "RendezvousParameters", None)
     if parameters is None:
         return  # another version of torch: the job's status shows that this pod does not join
+    if hasattr(parameters, _WATCHED):
+        return
+    setattr(parameters, _WATCHED, True)
     initialize = parameters.__init__
 
     def initialize_ours(self: Any, backend: str, *others: Any, **named: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 import zipfile
 from importlib import metadata
 from pathlib import Path
@@ -127,3 +128,30 @@ def test_torch_finds_the_rendezvous_backend_without_an_installation(packaged: Pa
     )
     assert b"understudy_torchrun" in done.stdout
     assert b"understudy_launcher" not in done.stdout, "workers load it too, with torch.distributed.elastic"
+
+
+def test_torch_finds_the_backend_where_the_wheel_is_installed() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["entry-points"] == {"torchrun.handlers": {"understudy": "understudy_torchrun:handlers"}}
+
+
+ENTRY_POINT_TWICE = """
+import sys, types
+
+class RendezvousParameters:
+    def __init__(self, backend):
+        self.backend = backend
+
+sys.modules["torch.distributed.elastic.rendezvous.api"] = types.SimpleNamespace(RendezvousParameters=RendezvousParameters)
+import understudy_torchrun
+
+first, watched = understudy_torchrun.handlers(), RendezvousParameters.__init__
+assert understudy_torchrun.handlers() is first  # else torch rejects the second one
+assert RendezvousParameters.__init__ is watched
+assert RendezvousParameters("c10d").backend == "c10d"
+"""
+
+
+def test_a_pod_whose_image_has_the_wheel_watches_torch_once(packaged: Path) -> None:
+    env = {"PYTHONPATH": str(packaged / "python")}
+    subprocess.run([sys.executable, "-S", "-c", ENTRY_POINT_TWICE], env=env, check=True)
