@@ -1,4 +1,4 @@
-"""Facts about torchrun in the words of a container's command. Pure.
+"""Facts about torchrun, and other programs that start ranks, in the words of a container's command. Pure.
 
 Rules: a Python program is torchrun only if it is torch's own: its arguments may contain any word. Any other command,
 such as `bash -c` or numactl, calls torchrun if one of its words contains such a call. Numbers have to be written as
@@ -18,6 +18,12 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 _NPROC = re.compile(r"--nproc[-_]per[-_]node(?:=|\s+)(\S+)")
 _MAX_RESTARTS = re.compile(r"--max[-_]restarts(?:=|\s+)([0-9]{1,7})(?![^\s;&|)\"'])")
+#: Programs that start the processes of all ranks of a pod, without torch's elastic agent.
+_OF_RANKS = "deepspeed|mpirun|mpiexec|horovodrun"
+_RANKS_PROGRAM = re.compile(_OF_RANKS)
+#: In a shell script, where a command begins: their names are also those of packages and folders.
+_RANKS_CALL = re.compile(rf"(?:^|[;&|(]|\bexec)[ \t]*(?:\S*/)?({_OF_RANKS})(?=\s)", re.MULTILINE)
+_RANKS_MODULES = ("deepspeed.launcher.runner", "deepspeed.launcher.launch", "horovod.runner")
 NPROC_VARIABLE = "PET_NPROC_PER_NODE"
 
 
@@ -37,6 +43,21 @@ def may_call_torchrun(words: Sequence[str]) -> bool:
 def text_calls_torchrun(text: str) -> bool:
     """text: a shell script, or a word of a command."""
     return _CALL.search(_COMMENT.sub("", text)) is not None
+
+
+def program_of_ranks(words: Sequence[str]) -> str:
+    """The program that starts several ranks itself, and that is not torchrun; "" if there is none."""
+    rest = _without_env(words)
+    if not rest:
+        return ""
+    name = os.path.basename(rest[0])
+    if _RANKS_PROGRAM.fullmatch(name):
+        return name
+    if _PYTHON.fullmatch(name):
+        module = next((rest[n + 1] for n, word in enumerate(rest[:-1]) if word == "-m"), "")
+        return module if module in _RANKS_MODULES else ""
+    calls = (_RANKS_CALL.search(_COMMENT.sub("", word)) for word in rest[1:])
+    return next((call[1] for call in calls if call is not None), "")
 
 
 def nproc_text(words: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from understudy_protocol.command_words import calls_torchrun, max_restarts, nproc_text
+from understudy_protocol.command_words import calls_torchrun, max_restarts, nproc_text, program_of_ranks
 
 
 @pytest.mark.parametrize(
@@ -84,3 +84,36 @@ def test_workers_per_pod_are_the_value_of_torchruns_option(text: str, found: str
 )
 def test_restarts_are_a_number_in_the_words_of_a_torchrun(text: str, found: int | None) -> None:
     assert max_restarts(text.split(" ")) == found
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        (["deepspeed", "--num_gpus", "8", "train.py"], "deepspeed"),
+        (["/opt/venv/bin/deepspeed", "train.py"], "deepspeed"),
+        (["env", "A=1", "mpirun", "-np", "8", "python", "train.py"], "mpirun"),
+        (["python3", "-m", "deepspeed.launcher.runner", "train.py"], "deepspeed.launcher.runner"),
+        (["bash", "-c", "cd /app && deepspeed train.py"], "deepspeed"),
+        (["bash", "-c", "set -e\nexec /opt/bin/deepspeed train.py"], "deepspeed"),
+        (["bash", "-c", "horovodrun -np 4 python train.py"], "horovodrun"),
+    ],
+)
+def test_a_program_that_starts_all_ranks_of_a_pod_is_recognized(command: list[str], program: str) -> None:
+    assert program_of_ranks(command) == program
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [],
+        ["python", "train.py", "--deepspeed", "ds.json"],
+        ["python", "-m", "train", "deepspeed"],
+        ["torchrun", "train.py", "--deepspeed", "ds.json"],
+        ["bash", "-c", "pip install deepspeed && python train.py --deepspeed ds.json"],
+        ["bash", "-c", "# deepspeed train.py\npython train.py"],
+        ["bash", "-c", "cd deepspeed ; python train.py"],
+        ["python", "deepspeed", "train.py"],
+    ],
+)
+def test_its_name_in_another_place_is_not(command: list[str]) -> None:
+    assert program_of_ranks(command) == ""

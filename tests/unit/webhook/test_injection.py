@@ -286,6 +286,14 @@ def torchrun_mode(text: str) -> Callable[[Raw], object]:
         ("jobset", labelled("jobset.sigs.k8s.io/job-index", "one"), "label jobset.sigs.k8s.io/job-index is 'one'"),
         ("pytorchjob", labelled("training.kubeflow.org/replica-index", "x"), "replica-index is 'x'"),
         ("jobset", lambda x: x["spec"]["containers"][0].pop("command"), "container trainer needs a command"),
+        (
+            "jobset",
+            lambda x: (
+                x["spec"]["containers"][0].update(command=["deepspeed", "train.py"]),
+                annotated("nproc-per-node", "8")(x),
+            ),
+            "container trainer: deepspeed starts the processes of a pod itself",
+        ),
         ("jobset", lambda x: x["spec"]["containers"][0].update(name=names.SIDECAR_CONTAINER), "rename yours"),
         ("job", lambda x: x["spec"]["volumes"][0].update(name=names.SHARED_VOLUME), "rename yours"),
         ("jobset", mounting(names.KEY_VOLUME), "volumeMounts understudy-membership of container trainer: only"),

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from understudy_operator.plan.facts.trainer import kubelet_restarts
+from understudy_operator.plan.facts.trainer import AUTO, describe_own_ranks, kubelet_restarts, workers_per_pod
 from understudy_protocol.pod import ANNOTATION_JOBSET_COMPATIBLE
 
 Raw = Mapping[str, Any]
@@ -117,11 +117,14 @@ def _obstacles(name: str, replicated: list[Raw]) -> Iterator[str]:
         yield f"{field}.completionMode is {mode}, but each pod of a training has its own ranks: remove it, {again}"
     if policy := next((policy for policy in _JOB_POLICIES if policy in job), ""):
         yield f"{field}.{policy} has no effect with a launcher: remove it, or set launcher: {{}}, {again}"
-    if not (pod_spec.get("containers") or [{}])[0].get("command"):
+    trainer = (pod_spec.get("containers") or [{}])[0]
+    if not trainer.get("command"):
         yield (
             f"{field}.template.spec.containers[0] has no command, and the launcher cannot start an image's ENTRYPOINT: "
             f"set command, {again}"
         )
+    if own_ranks := describe_own_ranks(trainer, AUTO, replicas * parallelism * workers_per_pod(trainer)):
+        yield f"{field}.template.spec.containers[0]: {own_ranks}, {again}"
     if restarts := kubelet_restarts(pod_spec, ""):
         yield f"{field}.template.spec: {restarts} would make the kubelet restart the launcher: remove it, {again}"
     if len(name) + len(entry["name"]) > MOST_NAME_CHARACTERS:

@@ -10,9 +10,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from understudy_operator.plan.facts.malformed import number_in
-from understudy_protocol.command_words import NPROC_VARIABLE, calls_torchrun, max_restarts, nproc_text
+from understudy_protocol.command_words import (
+    NPROC_VARIABLE,
+    calls_torchrun,
+    max_restarts,
+    nproc_text,
+    program_of_ranks,
+)
+from understudy_protocol.pod import ENV_ROUND
 
 Raw = Mapping[str, Any]
+#: Modes of the launcher.
+AUTO, WRAP, TORCHRUN = "Auto", "Wrap", "Torchrun"
 #: As in the CRD.
 MOST_WORKERS = 128
 #: The action of a container's restartPolicyRules that restarts all containers of the pod.
@@ -32,6 +41,26 @@ def torchruns_nproc(trainer: Raw) -> str:
         return ""
     variables = (x.get("value", "") for x in trainer.get("env") or () if x["name"] == NPROC_VARIABLE)
     return nproc_text(words) or str(next(variables, ""))
+
+
+def describe_own_ranks(trainer: Raw, mode: str, ranks: int) -> str:
+    """Why the launcher cannot run a command that starts several ranks itself, and the fix; "" if it can.
+
+    ranks: of the job. A job of one rank may start any processes: they are its only worker.
+    """
+    words = words_of(trainer)
+    if ranks > 1 and (program := program_of_ranks(words)):
+        return (
+            f"{program} starts the processes of a pod itself, so each worker of the job would start a training of its "
+            "own: make the script the command, such as [python3, train.py], and set launcher.nprocPerNode to the "
+            "processes of each pod"
+        )
+    if mode == WRAP and calls_torchrun(words) and not any(ENV_ROUND in word for word in words):
+        return (
+            "launcher.mode Wrap runs the command once for each worker, but torchrun starts workers itself: set "
+            "launcher.mode to Auto"
+        )
+    return ""
 
 
 def device_limit(trainer: Raw) -> int:

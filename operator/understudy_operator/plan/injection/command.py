@@ -9,8 +9,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from understudy_operator.plan.facts.malformed import number_in
-from understudy_operator.plan.facts.trainer import device_limit, torchruns_nproc, words_of, workers_per_pod
-from understudy_operator.plan.injection.settings import NONE, PREFIX, TORCHRUN, WRAP, InjectionSettings, Objection
+from understudy_operator.plan.facts.trainer import (
+    TORCHRUN,
+    WRAP,
+    device_limit,
+    torchruns_nproc,
+    words_of,
+    workers_per_pod,
+)
+from understudy_operator.plan.injection.settings import NONE, PREFIX, InjectionSettings, Objection
 
 _BACKEND = re.compile(r"--rdzv[-_]backend(?:=|\s+)(\S+)")
 _STANDALONE = re.compile(r"--standalone\b")

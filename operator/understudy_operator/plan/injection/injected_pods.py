@@ -20,13 +20,12 @@ from understudy_operator.plan.facts.host_ports import DEFAULT_HOST_PORTS, HostPo
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.spec import JobSpec
 from understudy_operator.plan.facts.status import JobStatus
-from understudy_operator.plan.facts.trainer import kubelet_restarts
+from understudy_operator.plan.facts.trainer import TORCHRUN, describe_own_ranks, kubelet_restarts
 from understudy_operator.plan.injection import command
 from understudy_operator.plan.injection.owner import Owner, read_owner
 from understudy_operator.plan.injection.settings import (
     NONE,
     PREFIX,
-    TORCHRUN,
     InjectionSettings,
     Objection,
     read_injection_settings,
@@ -125,6 +124,8 @@ def _change(
     alone = settings.launcher == NONE
     mode = settings.launcher if launched or alone else command.choose_launcher_mode(trainer, settings)
     nproc = settings.nproc_per_node or 1 if launched or alone else command.nproc_of(trainer, settings, mode)
+    if not (launched or alone) and (problem := describe_own_ranks(trainer, mode, nproc)):
+        raise Objection(f"container {trainer['name']}: {problem}")
     job = replace(_job(owner, settings, nproc, mode), log_format=log_format)
     grace_s = int(spec.get("terminationGracePeriodSeconds") or pods.DEFAULT_GRACE_S)
     warnings: tuple[str, ...] = ()

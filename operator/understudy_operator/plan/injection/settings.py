@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from understudy_operator.plan.facts.spec import ReplicatedJob, World
+from understudy_operator.plan.facts.trainer import AUTO, TORCHRUN, WRAP
 from understudy_operator.plan.times.durations import seconds
 from understudy_protocol import pod as names
 
 PREFIX = f"{names.GROUP}/"
-AUTO, WRAP, TORCHRUN, NONE = "Auto", "Wrap", "Torchrun", "None"
+NONE = "None"  # in place of a mode of the launcher
 #: Annotations that the operator and the webhook write.
 RESERVED = frozenset(
     {

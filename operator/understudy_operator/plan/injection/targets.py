@@ -10,7 +10,7 @@ from typing import Any
 
 from understudy_operator.plan.facts.malformed import number_in
 from understudy_operator.plan.facts.launcher_choice import MOST_MEMBERS
-from understudy_operator.plan.facts.trainer import restarts_of_torchrun
+from understudy_operator.plan.facts.trainer import describe_own_ranks, restarts_of_torchrun
 from understudy_operator.plan.injection.owner import PATHS, Owner
 from understudy_operator.plan.injection.settings import (
     PREFIX,
@@ -85,6 +85,8 @@ def spec_of(target: Target, owner: Owner, pod: Raw) -> dict[str, Any]:
     settings = read_injection_settings(annotations)
     nproc = read_nproc(pod)
     actives = actives_of(settings, target.pods)
+    if problem := describe_own_ranks(_trainer_of(pod), settings.launcher, actives * nproc):
+        raise Objection(problem)
     return {
         "target": {"apiVersion": PATHS[owner.kind][0], "kind": owner.kind, "name": owner.name, "uid": owner.uid},
         "attempt": owner.attempt,
@@ -128,12 +130,16 @@ def _has_host_network(target: Target, pod: Raw) -> bool:
     return any(variable.get("name") == names.ENV_PORT for x in sidecars for variable in x.get("env") or ())
 
 
-def _settings_of_torchrun(pod: Raw) -> dict[str, str]:
-    """Settings that the command of an injected pod implies."""
+def _trainer_of(pod: Raw) -> Raw:
+    """The trainer container of an injected pod, with the command that the user wrote."""
     name = pod["metadata"].get("annotations", {}).get(names.ANNOTATION_TRAINER_CONTAINER, "")
     trainer: Raw = next((x for x in pod["spec"].get("containers", ()) if x.get("name") == name), {})
-    own = {"command": list(trainer.get("command") or ())[ENTRY_SCRIPT_WORDS:], "args": trainer.get("args")}
-    restarts = restarts_of_torchrun(own)
+    return {"command": list(trainer.get("command") or ())[ENTRY_SCRIPT_WORDS:], "args": trainer.get("args")}
+
+
+def _settings_of_torchrun(pod: Raw) -> dict[str, str]:
+    """Settings that the command of an injected pod implies."""
+    restarts = restarts_of_torchrun(_trainer_of(pod))
     return {} if restarts is None else {"max-restarts": str(restarts)}
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from understudy_operator.plan.facts import keys
 from understudy_operator.plan.facts.launcher_choice import MOST_MEMBERS
 from understudy_operator.plan.facts.spec import JobSpec
-from understudy_operator.plan.facts.trainer import kubelet_restarts
+from understudy_operator.plan.facts.trainer import describe_own_ranks, kubelet_restarts
 from understudy_operator.plan.jobset.patterns import invalid_pattern
 from understudy_operator.plan.jobset.startup import dependency_cycle
 from understudy_operator.plan.manifests.metadata import coordinator_endpoint
@@ -39,6 +39,7 @@ def find_spec_errors(name: str, spec: JobSpec) -> Iterator[SpecError]:
     yield from _counts(spec)
     yield from _rule_names(spec)
     yield from _restarts(spec)
+    yield from _own_ranks(spec)
     yield from _host_network(spec)
     yield from _private_mounts(spec)
     yield from _without_launcher(spec)
@@ -119,6 +120,19 @@ def _restarts(spec: JobSpec) -> Iterator[SpecError]:
                 f"replicatedJobs[{number}].template.spec.template.spec: {field} would make the kubelet restart the "
                 "launcher, but the launcher restarts workers itself (recovery.inPlace): remove it",
                 changeable=True,
+            )
+
+
+def _own_ranks(spec: JobSpec) -> Iterator[SpecError]:
+    if spec.world is None:
+        return
+    ranks = spec.world.actives * spec.world.nproc_per_node
+    for number, group in enumerate(spec.replicated_jobs):
+        containers = group.pod_template["spec"].get("containers") or ()
+        trainer = next((x for x in containers if spec.world.container in ("", x["name"])), {})
+        if group in spec.world.groups and (problem := describe_own_ranks(trainer, spec.world.mode, ranks)):
+            yield SpecError(
+                f"replicatedJobs[{number}].template.spec.template.spec.containers: {problem}", changeable=True
             )
 
 

@@ -18,6 +18,7 @@ from understudy_operator.plan.facts.host_ports import declare_host_ports
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.ownership import owner_reference
 from understudy_operator.plan.facts.spec import PodPosition, ReplicatedJob
+from understudy_operator.plan.facts.trainer import AUTO, TORCHRUN
 from understudy_operator.plan.manifests import metadata, podspec
 from understudy_operator.plan.manifests.gateways import add_to_worker
 from understudy_operator.plan.manifests.object_names import membership_secret_name
@@ -27,7 +28,6 @@ from understudy_protocol import pod as names
 from understudy_protocol.logs import ENV_FORMAT, TEXT
 
 DEFAULT_GRACE_S = 30
-AUTO, WRAP, TORCHRUN = "Auto", "Wrap", "Torchrun"
 #: Words of a wrapped command before the user's: /bin/sh and an entry script.
 ENTRY_SCRIPT_WORDS = 2
 #: Volumes that only the operator's own containers may mount: keys, their state, a folder of the node.

@@ -14,8 +14,8 @@ from understudy_operator.plan.capacity.gang import SCHEDULERS_MARKS, unmark
 from understudy_operator.plan.facts.host_ports import without_host_ports
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.pool_facts import Pool
-from understudy_operator.plan.facts.trainer import words_of
-from understudy_operator.plan.manifests.pods import AUTO, ENTRY_SCRIPT_WORDS, TORCHRUN, WRAP, pod_manifest, trainer_of
+from understudy_operator.plan.facts.trainer import AUTO, TORCHRUN, WRAP, words_of
+from understudy_operator.plan.manifests.pods import ENTRY_SCRIPT_WORDS, pod_manifest, trainer_of
 from understudy_operator.plan.manifests.warm_spare_pods import launcher_of, plain_variables, warm_spec
 from understudy_protocol import pod as names
 from understudy_protocol.command_words import calls_torchrun

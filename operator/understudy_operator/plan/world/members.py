@@ -30,7 +30,7 @@ from understudy_operator.plan.facts import queue as kueue
 from understudy_operator.plan.facts.cluster_objects import Node, Pod, with_findings
 from understudy_operator.plan.facts.observed import Observed, ends_early
 from understudy_operator.plan.facts.pod_answers import PodAnswer
-from understudy_operator.plan.facts.trainer import words_of
+from understudy_operator.plan.facts.trainer import AUTO, TORCHRUN, words_of
 from understudy_operator.plan.faults.annotations import plan_annotations
 from understudy_operator.plan.faults.avoidance import (
     OFF,
@@ -45,7 +45,7 @@ from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod, Pod
 from understudy_operator.plan.jobset.children import waits_for_previous_attempt
 from understudy_operator.plan.jobset.startup import startup
 from understudy_operator.plan.jobset.views import group_counts
-from understudy_operator.plan.manifests.pods import AUTO, TORCHRUN, pod_manifest, trainer_of
+from understudy_operator.plan.manifests.pods import pod_manifest, trainer_of
 from understudy_operator.plan.times.reconcile_clock import is_due
 from understudy_operator.plan.verdicts.findings import Finding
 from understudy_operator.plan.world.objects import has_secrets

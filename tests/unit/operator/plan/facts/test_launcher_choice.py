@@ -79,6 +79,10 @@ def test_the_default_is_reported_with_the_way_back_to_a_jobset():
             "replicatedJobs[0].template.spec.template.spec.containers[0] has no command, and the launcher cannot start",
         ),
         (
+            [a_group(pod={"containers": [TRAINER | {"command": ["deepspeed", "train.py"]}]})],
+            "replicatedJobs[0].template.spec.template.spec.containers[0]: deepspeed starts the processes of a pod itself",
+        ),
+        (
             [a_group(pod={"containers": [TRAINER | {"restartPolicy": "Always"}]})],
             "replicatedJobs[0].template.spec.template.spec: restartPolicy Always of container trainer would make the "
             "kubelet restart the launcher: remove it",

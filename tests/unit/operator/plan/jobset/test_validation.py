@@ -47,6 +47,37 @@ def test_fields_that_need_a_launcher_are_rejected_in_a_job_without_one():
     assert find_messages(launcher=LauncherChoice(needing_fields=("spares", "faults"))) == []
 
 
+DEEPSPEED = (
+    "replicatedJobs[0].template.spec.template.spec.containers: deepspeed starts the processes of a pod itself, so each "
+    "worker of the job would start a training of its own: make the script the command, such as [python3, train.py], and "
+    "set launcher.nprocPerNode to the processes of each pod"
+)
+TORCHRUN = (
+    "replicatedJobs[0].template.spec.template.spec.containers: launcher.mode Wrap runs the command once for each worker, "
+    "but torchrun starts workers itself: set launcher.mode to Auto"
+)
+
+
+@pytest.mark.parametrize(
+    ("command", "world", "found"),
+    [
+        (["deepspeed", "train.py"], {"nproc_per_node": 8}, [DEEPSPEED]),
+        (["deepspeed", "train.py"], {"nproc_per_node": 1}, [DEEPSPEED]),  # of two pods
+        (["deepspeed", "train.py"], {"nproc_per_node": 1, "parallelism": 1}, []),
+        (["torchrun", "train.py"], {"mode": "Wrap"}, [TORCHRUN]),
+        (["torchrun", "train.py"], {"mode": "Auto"}, []),
+        (["env", "-u", "UNDERSTUDY_ROUND", "torchrun", "check.py"], {"mode": "Wrap"}, []),
+        (["python", "train.py"], {"mode": "Wrap"}, []),
+    ],
+)
+def test_a_command_that_starts_several_ranks_itself_is_rejected_with_the_fix(
+    command: list[str], world: dict[str, Any], found: list[str]
+):
+    template = {"spec": {"containers": [{"name": "trainer", "command": command}]}}
+    job = a_job(pod_template=template, **world)
+    assert [entry.message for entry in find_spec_errors(job.name, job.spec)] == found
+
+
 def test_pods_that_train_as_one_all_have_host_network_or_none():
     on_host = {"spec": {**TEMPLATE["spec"], "hostNetwork": True}}
     one, other = a_group("one", pod_template=on_host), a_group("other")
