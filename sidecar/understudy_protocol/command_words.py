@@ -1,8 +1,9 @@
 """Facts about torchrun, and other programs that start ranks, in the words of a container's command. Pure.
 
 Rules: a Python program is torchrun only if it is torch's own: its arguments may contain any word. Any other command,
-such as `bash -c` or numactl, calls torchrun if one of its words contains such a call. Numbers have to be written as
-numbers: `gpu`, `auto` and variables have a value on the pod's node only.
+such as `bash -c` or numactl, calls torchrun if one of its words contains such a call. `accelerate launch` calls torchrun
+with the options of several processes; a configuration file, which it may also read, is unknown here. Numbers have to be
+written as numbers: `gpu`, `auto` and variables have a value on the pod's node only.
 """
 
 import os
@@ -11,7 +12,14 @@ from collections.abc import Sequence
 from typing import Optional
 
 _CALL = re.compile(r"(?:^|[\s/;&|(`\"'])torchrun(?:$|[\s;&|)`\"'])|torch\.distributed\.(?:run|launch)\b", re.MULTILINE)
-_COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
+_ACCELERATE_MODULE = "accelerate.commands.launch"
+#: With its options, up to the end of the command.
+_ACCELERATE = re.compile(
+    rf"(?:^|[\s/;&|(`\"'])(?:accelerate\s+launch|{re.escape(_ACCELERATE_MODULE)})\b((?:\\\n|[^;&|\n])*)", re.MULTILINE
+)
+_ELASTIC_OPTION = re.compile(r"(?:^|\s)--(?:multi[-_]gpu|use[-_]fsdp|use[-_]deepspeed|use[-_]megatron[-_]lm)\b")
+_PROCESSES, _MACHINES = (re.compile(rf"--num[-_]{name}(?:=|\s+)([0-9]{{1,5}})\b") for name in ("processes", "machines"))
+_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _MODULES = ("torch.distributed.run", "torch.distributed.launch")
 _PYTHON = re.compile(r"python[0-9.]*")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
@@ -22,7 +30,7 @@ _MAX_RESTARTS = re.compile(r"--max[-_]restarts(?:=|\s+)([0-9]{1,7})(?![^\s;&|)\"
 _OF_RANKS = "deepspeed|mpirun|mpiexec|horovodrun"
 _RANKS_PROGRAM = re.compile(_OF_RANKS)
 #: In a shell script, where a command begins: their names are also those of packages and folders.
-_RANKS_CALL = re.compile(rf"(?:^|[;&|(]|\bexec)[ \t]*(?:\S*/)?({_OF_RANKS})(?=\s)", re.MULTILINE)
+_RANKS_CALL = re.compile(rf"(?:^|[;&|(]|\bexec)[ \t]*(?:[^\s;&|(]{{0,255}}/)?({_OF_RANKS})(?=\s)", re.MULTILINE)
 _RANKS_MODULES = ("deepspeed.launcher.runner", "deepspeed.launcher.launch", "horovod.runner")
 NPROC_VARIABLE = "PET_NPROC_PER_NODE"
 
@@ -31,7 +39,7 @@ def calls_torchrun(words: Sequence[str]) -> bool:
     rest = _without_env(words)
     if rest and _PYTHON.fullmatch(os.path.basename(rest[0])):
         return _is_torchs_program(rest[1:])
-    return any(text_calls_torchrun(word) for word in rest)
+    return text_calls_torchrun(" ".join(rest)) if _is_accelerate(rest) else any(map(text_calls_torchrun, rest))
 
 
 def may_call_torchrun(words: Sequence[str]) -> bool:
@@ -42,7 +50,8 @@ def may_call_torchrun(words: Sequence[str]) -> bool:
 
 def text_calls_torchrun(text: str) -> bool:
     """text: a shell script, or a word of a command."""
-    return _CALL.search(_COMMENT.sub("", text)) is not None
+    code = _COMMENT.sub("", text)
+    return _CALL.search(code) is not None or _accelerates_torchrun(code)
 
 
 def program_of_ranks(words: Sequence[str]) -> str:
@@ -61,15 +70,29 @@ def program_of_ranks(words: Sequence[str]) -> str:
 
 
 def nproc_text(words: Sequence[str]) -> str:
-    """The value of torchrun's --nproc-per-node; "" if there is none."""
-    found = _NPROC.search(" ".join(words))
-    return "" if found is None else found[1].strip("\"'\\;")
+    """The value of torchrun's --nproc-per-node, or the processes of `accelerate launch` on each machine; "" if none."""
+    text = " ".join(words)
+    if (found := _NPROC.search(text)) is not None:
+        return found[1].strip("\"'\\;")
+    processes, machines = _PROCESSES.search(text), _MACHINES.search(text)
+    if processes is None or not _accelerates_torchrun(text):
+        return ""
+    return str(int(processes[1]) // max(1, 1 if machines is None else int(machines[1])))
 
 
 def max_restarts(words: Sequence[str]) -> Optional[int]:
     """torchrun's --max-restarts, if the words contain a number."""
     found = _MAX_RESTARTS.search(" ".join(words)) if calls_torchrun(words) else None
     return None if found is None else int(found[1])
+
+
+def _accelerates_torchrun(text: str) -> bool:
+    return any(_ELASTIC_OPTION.search(call[1]) for call in _ACCELERATE.finditer(text))
+
+
+def _is_accelerate(words: Sequence[str]) -> bool:
+    """Whether a word is the program itself: its options are the next words."""
+    return any(os.path.basename(word) == "accelerate" for word in words[:-1])
 
 
 def _without_env(words: Sequence[str]) -> list[str]:
@@ -87,7 +110,8 @@ def _is_torchs_program(arguments: Sequence[str]) -> bool:
     while left:
         word = left.pop(0)
         if word == "-m":
-            return bool(left) and left[0] in _MODULES
+            is_accelerate = left[:1] == [_ACCELERATE_MODULE] and any(map(_ELASTIC_OPTION.match, left))
+            return is_accelerate or (bool(left) and left[0] in _MODULES)
         if word.startswith("-c"):
             return False
         if word.startswith("-m"):

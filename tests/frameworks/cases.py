@@ -56,6 +56,12 @@ CASES = (
         command=("{bin}/accelerate", "launch"),
         is_launcher=True,
     ),
+    Case(
+        "Accelerate, by `accelerate launch --multi_gpu`",
+        ("accelerate",),
+        "accelerate_train.py",
+        command=("{bin}/accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "2"),
+    ),
     Case("Lightning, ddp", ("pytorch-lightning",), "lightning_train.py", ("ddp",)),
     Case(
         "Lightning, ddp, preloaded",

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from understudy_protocol.command_words import calls_torchrun, max_restarts, nproc_text, program_of_ranks
+from understudy_protocol.command_words import (
+    calls_torchrun,
+    max_restarts,
+    nproc_text,
+    program_of_ranks,
+    text_calls_torchrun,
+)
 
 
 @pytest.mark.parametrize(
@@ -20,6 +28,10 @@ from understudy_protocol.command_words import calls_torchrun, max_restarts, npro
         "nohup torchrun train.py",
         "numactl --cpunodebind=0 torchrun train.py",
         "timeout 3600 python -m torch.distributed.run train.py",
+        "accelerate launch --multi_gpu train.py",
+        "/opt/venv/bin/accelerate launch --num_processes 16 --num_machines 2 --use-fsdp train.py",
+        "numactl --cpunodebind=0 accelerate launch --use_deepspeed train.py",
+        "python -m accelerate.commands.launch --multi-gpu train.py",
     ],
 )
 def test_a_command_that_calls_torchrun_is_recognized(command: str) -> None:
@@ -33,6 +45,7 @@ def test_a_command_that_calls_torchrun_is_recognized(command: str) -> None:
         "pip install x; torchrun a.py",
         "python -m torch.distributed.run a.py",
         "`torchrun a.py`",
+        "accelerate launch \\\n  --multi_gpu train.py",
     ],
 )
 def test_a_call_in_a_shell_script_is_recognized(script: str) -> None:
@@ -51,6 +64,11 @@ def test_a_call_in_a_shell_script_is_recognized(script: str) -> None:
         ["bash", "-c", "# torchrun train.py\npython train.py"],
         ["bash", "-c", "python torchrunner.py; ./my-torchrun"],
         ["env", "LAUNCHER=torchrun", "python", "train.py"],
+        ["accelerate", "launch", "train.py"],
+        ["accelerate", "test", "--multi_gpu"],
+        ["bash", "-c", "accelerate launch train.py && echo --multi_gpu"],
+        ["python", "train.py", "accelerate", "launch", "--multi_gpu"],
+        ["python", "-m", "accelerate.commands.launch", "train.py"],
     ],
 )
 def test_any_other_command_is_not(command: list[str]) -> None:
@@ -65,6 +83,10 @@ def test_any_other_command_is_not(command: list[str]) -> None:
         ("bash -c 'torchrun --nproc-per-node=\"2\" train.py'", "2"),
         ("torchrun --nproc-per-node gpu train.py", "gpu"),
         ("torchrun train.py", ""),
+        ("accelerate launch --multi_gpu --num_processes 16 --num_machines 2 train.py", "8"),
+        ("accelerate launch --multi_gpu --num-processes=4 train.py", "4"),
+        ("accelerate launch --multi_gpu train.py", ""),
+        ("torchrun train.py --num_processes 4", ""),
     ],
 )
 def test_workers_per_pod_are_the_value_of_torchruns_option(text: str, found: str) -> None:
@@ -117,3 +139,14 @@ def test_a_program_that_starts_all_ranks_of_a_pod_is_recognized(command: list[st
 )
 def test_its_name_in_another_place_is_not(command: list[str]) -> None:
     assert program_of_ranks(command) == ""
+
+
+@pytest.mark.attack("E1", "applies a job whose command takes the webhook minutes to read", before="line breaks did")
+@pytest.mark.parametrize("part", ["\n", ";", "a/", "accelerate launch ", "accelerate launch --multi", ";deepspeed", " "])
+def test_a_megabyte_of_text_is_read_in_a_moment(part: str) -> None:
+    text = part * (1_000_000 // len(part))
+    began = time.process_time()
+    text_calls_torchrun(text)
+    program_of_ranks(["bash", "-c", text])
+    nproc_text([text])
+    assert time.process_time() - began < 5.0
