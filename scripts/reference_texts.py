@@ -18,7 +18,7 @@ CONDITIONS = {
     "Ready": "The job trains: the workers of all pods of the newest round run, and no recovery is open. Without a "
     "launcher: all pods of all Jobs that have started are ready or have ended. If it is False, the message says what "
     "is missing.",
-    "FaultTolerant": "The job has a launcher. If not, it behaves as a JobSet, and the message has the reason and the fix.",
+    "FaultTolerant": "The job has a launcher. If not, it behaves as a JobSet; the message has the reason and the fix.",
     "Recovering": "A recovery is open. `status.lastRecovery` has no `pauseSeconds` yet.",
     "SparesReady": "All spares are ready. The message counts them, and names lost or waiting pods.",
     "PoolAvailable": "The pool of `spares.pool` can replace a lost pod. Absent without `spares.pool`.",
@@ -224,7 +224,7 @@ VARIABLES = {
     "UNDERSTUDY_POD_NAME": "The name of the pod.",
     "UNDERSTUDY_POD_UID": "The UID of the pod.",
     "UNDERSTUDY_POD_IP": "The address of the pod.",
-    "UNDERSTUDY_MEMBERSHIP_PORT": "Pod with hostNetwork: the port that the sidecar listens on. The next one is for probes.",
+    "UNDERSTUDY_MEMBERSHIP_PORT": "Pod with hostNetwork: the port of the sidecar. The next one is for probes.",
     "UNDERSTUDY_NODE": "The node of the pod.",
     "UNDERSTUDY_INDEX": "The group rank that the pod was created for. Empty for a spare.",
     "UNDERSTUDY_PLACE": "Injected pod: its replicatedJob, the index of its Job, and its own index.",

@@ -73,9 +73,7 @@ class Serving:
         self.metrics = WebhookMetrics() if metrics is None else metrics
         self._clients = clients
         self._answers: Mapping[str, Answer] = {
-            "/mutate": partial(
-                mutate, sidecar_image=sidecar_image, log_format=log_format, host_ports=host_ports
-            ),
+            "/mutate": partial(mutate, sidecar_image=sidecar_image, log_format=log_format, host_ports=host_ports),
             "/validate": validate,
         }
         self._logged: set[tuple[str, int]] = set()

@@ -1,7 +1,7 @@
 """Addresses of sidecars and of callers, and the networks that callers belong to.
 
-The address of a sidecar is its IP. If it listens on another port than COORDINATOR_PORT, because its pod has hostNetwork,
-the address is IP:PORT. Messages contain addresses, and only the edge that connects splits them.
+The address of a sidecar is its IP. If it listens on another port than COORDINATOR_PORT, because its pod has
+hostNetwork, the address is IP:PORT. Messages contain addresses, and only the edge that connects splits them.
 
 A caller with an IPv6 network of its own can call from each address of that network, usually a /64. But unrelated pods
 and nodes may share a /64, too. So limits count by address, and callers are served in turn by network, then by address.
@@ -13,7 +13,7 @@ from ipaddress import AddressValueError, IPv6Address
 
 from understudy_protocol import pod
 
-_WITH_PORT = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^:\[\]]+)):([0-9]{1,5})")
+_WITH_PORT = re.compile(r"(?:\[([^\[\]]+)\]|([^:\[\]]+)):([0-9]{1,5})")
 _MOST_PORT = 65535
 
 

@@ -40,8 +40,8 @@ class Address(NamedTuple):
 
 
 class CoordinatorClient:
-    """on_up(called): connected to this address or Service's host, and both sides have proved the key. on_message(message). on_down(silent): the peer or the
-    network has ended an up link.
+    """on_up(called): connected to this pod's address, or to this host of a Service, and both sides have proved the key.
+    on_message(message). on_down(silent): the peer or the network has ended an up link.
 
     on_socket(fd): the socket of an up link, for a duplicate of it; None when that link has ended or was closed.
     """

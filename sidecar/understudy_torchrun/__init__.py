@@ -9,8 +9,8 @@ understudy_launcher.supervise makes the decisions, as in the launcher. Here:
     handler.py, stores.py    torch's interfaces; only these and hand_over.py import torch
 
 torch finds `handlers` by the entry point group torchrun.handlers whenever a process imports
-torch.distributed.elastic.rendezvous, also in a worker. So this module imports nothing of Understudy or torch. The shared
-folder of a pod has this entry point (package.py), and so has the wheel: if both are found, torch calls `handlers` twice.
+torch.distributed.elastic.rendezvous, also in a worker. So this module imports nothing of Understudy or torch. The
+shared folder of a pod has this entry point (package.py), and so has the wheel: with both, torch calls `handlers` twice.
 
 torchrun's agent creates RendezvousParameters before anything else. There this module decides:
 

@@ -52,8 +52,8 @@ sys.exit(7)
 class PlainJob:
     """actives: pods of one worker each. spares: further pods. script: the worker's program.
 
-    apart: spread the pods over the nodes evenly; otherwise the scheduler only prefers that. host_network: the pods share
-    the network of their node.
+    apart: spread the pods over the nodes evenly; otherwise the scheduler only prefers that. host_network: the pods
+    share the network of their node.
     """
 
     cluster: Cluster

@@ -60,7 +60,11 @@ class Learner:
     def ask(self, *sidecars: FakeSidecar, nodes: tuple[NodeFact, ...] = ()) -> None:
         """The first one is s, then a, b, …"""
         callees = tuple(Callee(sidecar.pod_uid, sidecar.ip) for sidecar in sidecars)
-        running = {**dict.fromkeys(POD_UIDS, ""), **{callee.pod_uid: callee.ip for callee in callees}, **self.others}
+        running = {
+            **dict.fromkeys(POD_UIDS, ""),
+            **{callee.pod_uid: callee.address for callee in callees},
+            **self.others,
+        }
         self.link.follow(Follow(SEVENTH, callees, nodes=nodes, running=running))
 
     @property

@@ -142,7 +142,8 @@ class RendezvousParameters:
     def __init__(self, backend):
         self.backend = backend
 
-sys.modules["torch.distributed.elastic.rendezvous.api"] = types.SimpleNamespace(RendezvousParameters=RendezvousParameters)
+api = types.SimpleNamespace(RendezvousParameters=RendezvousParameters)
+sys.modules["torch.distributed.elastic.rendezvous.api"] = api
 import understudy_torchrun
 
 first, watched = understudy_torchrun.handlers(), RendezvousParameters.__init__

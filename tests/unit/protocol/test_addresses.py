@@ -24,7 +24,9 @@ def test_an_unknown_ip_has_no_address() -> None:
     assert with_port("", 24002) == ""
 
 
-@pytest.mark.parametrize("text", ["10.0.0.1:99999", "10.0.0.1:", ":24002", "[fd00::1]", "[]:1", "a b:c", "[fd00::1]:x", ""])
+@pytest.mark.parametrize(
+    "text", ["10.0.0.1:99999", "10.0.0.1:", ":24002", "[fd00::1]", "[]:1", "a b:c", "[fd00::1]:x", ""]
+)
 def test_text_that_is_no_address_is_returned_as_an_ip_which_nothing_connects_to(text: str) -> None:
     assert split_port(text) == (text, 8478)
 

@@ -141,7 +141,9 @@ def test_its_name_in_another_place_is_not(command: list[str]) -> None:
     assert program_of_ranks(command) == ""
 
 
-@pytest.mark.parametrize("part", ["\n", ";", "a/", "accelerate launch ", "accelerate launch --multi", ";deepspeed", " "])
+@pytest.mark.parametrize(
+    "part", ["\n", ";", "a/", "accelerate launch ", "accelerate launch --multi", ";deepspeed", " "]
+)
 def test_a_megabyte_of_text_is_read_in_a_moment(part: str) -> None:
     text = part * (1_000_000 // len(part))
     began = time.process_time()

@@ -16,6 +16,7 @@ from typing import Any, cast
 import aiohttp
 import pytest
 
+from tests.ports import free_port
 from understudy_protocol import adoption, handshake, membership, observer, wire
 from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, WorkersState

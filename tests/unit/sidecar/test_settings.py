@@ -57,7 +57,7 @@ def test_a_sidecar_listens_on_the_usual_port_and_with_host_network_on_its_own(tm
 @pytest.mark.parametrize("text", ["x", "0", "65535", "-1", "240020"])
 def test_a_port_that_leaves_none_for_probes_is_rejected(tmp_path: Path, text: str) -> None:
     write_injected(tmp_path)
-    with pytest.raises(SettingsError, match="UNDERSTUDY_MEMBERSHIP_PORT is .*: expected a port"):
+    with pytest.raises(SettingsError, match=r"UNDERSTUDY_MEMBERSHIP_PORT is .*: expected a port"):
         read_settings({**env(tmp_path, "workers/0/0"), "UNDERSTUDY_MEMBERSHIP_PORT": text})
 
 

@@ -111,8 +111,11 @@ def test_a_container_that_another_webhook_puts_first_does_not_become_the_trainer
 # hostNetwork ---------------------------------------------------------------------------------------------------------
 
 
-def on_host_network(name: str, entropy: str = "u-1", ports: HostPorts = HostPorts(24000, 24009)) -> Raw:
-    return inject(changed(name, lambda x: x["spec"].update(hostNetwork=True)), IMAGE, TEXT, ports, entropy).pod
+PORTS = HostPorts(24000, 24009)
+
+
+def on_host_network(name: str, entropy: str = "u-1") -> Raw:
+    return inject(changed(name, lambda x: x["spec"].update(hostNetwork=True)), IMAGE, TEXT, PORTS, entropy).pod
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -131,25 +134,25 @@ def test_a_pod_with_host_network_gets_two_ports_of_the_range(name: str) -> None:
 
 
 def test_pods_of_other_requests_get_other_ports() -> None:
-    drawn = {env(on_host_network("job", f"u-{n}"), names.SIDECAR_CONTAINER)["UNDERSTUDY_MEMBERSHIP_PORT"] for n in range(50)}
+    drawn = {
+        env(on_host_network("job", f"u-{n}"), names.SIDECAR_CONTAINER)["UNDERSTUDY_MEMBERSHIP_PORT"] for n in range(50)
+    }
     assert drawn == {"24000", "24002", "24004", "24006", "24008"}
 
 
 def test_a_second_call_keeps_the_ports_also_if_another_webhook_has_removed_the_sidecar() -> None:
     once = on_host_network("job")
-    again = inject(once, IMAGE, TEXT, HostPorts(24000, 24009), "another request").pod
+    again = inject(once, IMAGE, TEXT, PORTS, "another request").pod
     assert json_patch(once, again) == []
     missing = copy.deepcopy(once)
     missing["spec"]["initContainers"] = [x for x in missing["spec"]["initContainers"] if x["name"] == "fetch"]
-    assert inject(missing, IMAGE, TEXT, HostPorts(24000, 24009), "another request").pod == once
+    assert inject(missing, IMAGE, TEXT, PORTS, "another request").pod == once
 
 
 # The launcher and the number of workers -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("mode", "stub"), [("Auto", "launch"), ("Wrap", "launch"), ("Torchrun", "launch-torchrun"), (None, "launch")]
-)
+@pytest.mark.parametrize(("mode", "stub"), [("Auto", "launch"), ("Torchrun", "launch-torchrun"), (None, "launch")])
 def test_the_launcher_gets_the_mode_and_reads_the_command_itself(mode: str | None, stub: str) -> None:
     command = ["bash", "-c", "cd /src && torchrun t.py"]
     raw = changed("jobset", lambda x: x["spec"]["containers"][0].update(command=command))
@@ -293,6 +296,14 @@ def torchrun_mode(text: str) -> Callable[[Raw], object]:
                 annotated("nproc-per-node", "8")(x),
             ),
             "container trainer: deepspeed starts the processes of a pod itself",
+        ),
+        (
+            "jobset",
+            lambda x: (
+                x["spec"]["containers"][0].update(command=["bash", "-c", "torchrun t.py"]),
+                annotated("launcher", "Wrap")(x),
+            ),
+            "container trainer: launcher.mode Wrap runs the command once for each worker, but torchrun starts workers",
         ),
         ("jobset", lambda x: x["spec"]["containers"][0].update(name=names.SIDECAR_CONTAINER), "rename yours"),
         ("job", lambda x: x["spec"]["volumes"][0].update(name=names.SHARED_VOLUME), "rename yours"),

@@ -66,7 +66,9 @@ def test_a_pod_that_cannot_be_injected_is_refused_with_the_reason() -> None:
     raw["metadata"].setdefault("annotations", {})["understudy.dev/launcher"] = "wrap"
     result = response(mutate(request(raw), IMAGE))
     assert not result["allowed"]
-    assert result["status"]["message"].startswith("understudy cannot inject this pod: annotation understudy.dev/launcher")
+    assert result["status"]["message"].startswith(
+        "understudy cannot inject this pod: annotation understudy.dev/launcher"
+    )
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ class Pod:
     lacks_port_since: float = 0.0  # since when no node with room has its ports free; 0 if that is not why it waits
     volumes_mounted: bool = False  # all volumes: its kubelet reports a network, which it sets up after them
 
-    @property
+    @cached_property
     def address(self) -> str:
         """Of its sidecar (understudy_protocol/addresses.py); "" while it has none."""
         return with_port(self.ip, self.port)

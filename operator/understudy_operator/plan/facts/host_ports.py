@@ -15,7 +15,7 @@ from typing import Any
 from understudy_protocol import pod as names
 
 ENV_HOST_PORTS = "UNDERSTUDY_HOST_NETWORK_PORTS"
-#: Names of the trainer container's ports. The coordinator's Service uses the first; Kubernetes resolves it for each pod.
+#: Ports of the trainer container. The coordinator's Service names the first; Kubernetes resolves it for each pod.
 MEMBERSHIP_PORT_NAME, HEALTH_PORT_NAME = "understudy", "understudy-http"
 PORTS_PER_POD = 2
 _LEAST, _MOST = 1024, 65535
@@ -49,10 +49,10 @@ def read_host_ports(env: Mapping[str, str]) -> HostPorts:
         return DEFAULT_HOST_PORTS
     found = _RANGE.fullmatch(text)
     first, last = map(int, found.groups()) if found is not None else (0, 0)
-    if not (_LEAST <= first and first + PORTS_PER_POD - 1 <= last <= _MOST):
+    if not (first >= _LEAST and first + PORTS_PER_POD - 1 <= last <= _MOST):
         raise ValueError(
-            f"{ENV_HOST_PORTS} (chart: hostNetworkPorts) is {text[:80]!r}: set it to FIRST-LAST, such as {DEFAULT_HOST_PORTS}, "
-            f"with at least {PORTS_PER_POD} ports, from {_LEAST} to {_MOST}"
+            f"{ENV_HOST_PORTS} (chart: hostNetworkPorts) is {text[:80]!r}: set it to FIRST-LAST, such as "
+            f"{DEFAULT_HOST_PORTS}, with at least {PORTS_PER_POD} ports, from {_LEAST} to {_MOST}"
         )
     return HostPorts(first, last)
 

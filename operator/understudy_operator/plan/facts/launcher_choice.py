@@ -8,9 +8,9 @@
 | no launcher, no annotation, and the job can have one | with the launcher {} |
 | no launcher, no annotation, and it cannot | as a JobSet; the message has the reason and the fix |
 
-A function of the manifest alone: the operator, the webhook and local mode decide alike. launcher is immutable, and so is
-the annotation (charts/understudy/templates/policies.yaml). The template may change while the job is suspended, and the
-choice with it.
+A function of the manifest alone: the operator, the webhook and local mode decide alike. launcher is immutable, and so
+is the annotation (charts/understudy/templates/policies.yaml). The template may change while the job is suspended, and
+the choice with it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -60,11 +60,12 @@ def choose_launcher(name: str, spec: Raw, annotations: Mapping[str, str]) -> Lau
     if launcher is not None and launcher.get("mode") != OFF:
         return LauncherChoice(needing_fields=fields)
     if launcher is not None:
-        message = "launcher.mode is Off: the job behaves as a JobSet, which recreates its Jobs after a fault"
+        message = "launcher.mode is Off, so the job behaves as a JobSet, which recreates its Jobs after a fault"
         return LauncherChoice(LauncherReason.OFF, message, fields)
     if annotations.get(ANNOTATION_JOBSET_COMPATIBLE) == "true":
         message = (
-            f"annotation {ANNOTATION_JOBSET_COMPATIBLE}: the job behaves as a JobSet, which recreates its Jobs after a fault"
+            f"the job has the annotation {ANNOTATION_JOBSET_COMPATIBLE}, and behaves as a JobSet, which recreates its "
+            "Jobs after a fault"
         )
         return LauncherChoice(LauncherReason.JOBSET_COMPATIBLE, message, fields)
     if obstacle := next(_obstacles(name, spec["replicatedJobs"]), ""):
@@ -75,8 +76,8 @@ def choose_launcher(name: str, spec: Raw, annotations: Mapping[str, str]) -> Lau
         return LauncherChoice(LauncherReason.NOT_POSSIBLE, message, fields)
     message = (
         "launcher is unset, so the job has the default launcher {}: after a fault, workers restart in place, and "
-        "single pods are replaced. The image needs /bin/sh and Python 3.9. For the behavior of a JobSet, create the job "
-        f'with the annotation {ANNOTATION_JOBSET_COMPATIBLE}: "true"'
+        "single pods are replaced. The image needs /bin/sh and Python 3.9. For the behavior of a JobSet, create the "
+        f'job with the annotation {ANNOTATION_JOBSET_COMPATIBLE}: "true"'
     )
     return LauncherChoice(LauncherReason.DEFAULTED, message, fields)
 
@@ -94,8 +95,8 @@ def _obstacles(name: str, replicated: list[Raw]) -> Iterator[str]:
     """Why the job cannot have the launcher {}, each with the fix: the rules of the CRD and of jobset/validation.py."""
     if len(replicated) != 1:
         yield (
-            f"it has {len(replicated)} replicatedJobs, and the manifest does not say which of them train as one: create "
-            "it with launcher.targetReplicatedJobs"
+            f"it has {len(replicated)} replicatedJobs, and the manifest does not say which of them train as one: "
+            "create it with launcher.targetReplicatedJobs"
         )
         return
     (entry,) = replicated
@@ -110,8 +111,8 @@ def _obstacles(name: str, replicated: list[Raw]) -> Iterator[str]:
         )
     if (completions := job.get("completions", parallelism)) != parallelism:
         yield (
-            f"{field}.completions is {completions} and parallelism {parallelism}, but all pods of a training run at the "
-            f"same time: set both to the same number, {again}"
+            f"{field}.completions is {completions} and parallelism {parallelism}, but all pods of a training run at "
+            f"the same time: set both to the same number, {again}"
         )
     if (mode := job.get("completionMode", "Indexed")) != "Indexed":
         yield f"{field}.completionMode is {mode}, but each pod of a training has its own ranks: remove it, {again}"
@@ -120,8 +121,8 @@ def _obstacles(name: str, replicated: list[Raw]) -> Iterator[str]:
     trainer = (pod_spec.get("containers") or [{}])[0]
     if not trainer.get("command"):
         yield (
-            f"{field}.template.spec.containers[0] has no command, and the launcher cannot start an image's ENTRYPOINT: "
-            f"set command, {again}"
+            f"{field}.template.spec.containers[0] has no command, and the launcher cannot start an image's "
+            f"ENTRYPOINT: set command, {again}"
         )
     if own_ranks := describe_own_ranks(trainer, AUTO, replicas * parallelism * workers_per_pod(trainer)):
         yield f"{field}.template.spec.containers[0]: {own_ranks}, {again}"

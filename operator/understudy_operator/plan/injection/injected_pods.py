@@ -194,9 +194,7 @@ def _volumes(job: Job, *, alone: bool) -> list[dict[str, Any]]:
     return [volume for volume in volumes if volume["name"] != names.KEY_VOLUME] if alone else volumes
 
 
-def _sidecar(
-    job: Job, owner: Owner, image: str, grace_s: int, host_port: int | None, *, alone: bool
-) -> dict[str, Any]:
+def _sidecar(job: Job, owner: Owner, image: str, grace_s: int, host_port: int | None, *, alone: bool) -> dict[str, Any]:
     sidecar = pods.sidecar_container(job, None, "", image, grace_s, host_port)
     sidecar["args"] = [ALONE] if alone else [SUPERVISED]
     sidecar["env"] = [variable for variable in sidecar["env"] if variable["name"] not in _INJECTED_LATER]

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from understudy_operator.plan.facts.malformed import number_in
 from understudy_operator.plan.facts.launcher_choice import MOST_MEMBERS
+from understudy_operator.plan.facts.malformed import number_in
 from understudy_operator.plan.facts.trainer import describe_own_ranks, restarts_of_torchrun
 from understudy_operator.plan.injection.owner import PATHS, Owner
 from understudy_operator.plan.injection.settings import (

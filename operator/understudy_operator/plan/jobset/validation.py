@@ -4,8 +4,9 @@ Rules: an error names the field, the problem and the fix. The webhook rejects a 
 operator does not start a job that has one, and its condition Invalid describes the fix for an existing job.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from understudy_operator.plan.facts import keys
 from understudy_operator.plan.facts.launcher_choice import MOST_MEMBERS
@@ -129,7 +130,7 @@ def _own_ranks(spec: JobSpec) -> Iterator[SpecError]:
     ranks = spec.world.actives * spec.world.nproc_per_node
     for number, group in enumerate(spec.replicated_jobs):
         containers = group.pod_template["spec"].get("containers") or ()
-        trainer = next((x for x in containers if spec.world.container in ("", x["name"])), {})
+        trainer: Mapping[str, Any] = next((x for x in containers if spec.world.container in ("", x["name"])), {})
         if group in spec.world.groups and (problem := describe_own_ranks(trainer, spec.world.mode, ranks)):
             yield SpecError(
                 f"replicatedJobs[{number}].template.spec.template.spec.containers: {problem}", changeable=True
@@ -142,8 +143,8 @@ def _host_network(spec: JobSpec) -> Iterator[SpecError]:
     with_it = [group.name for group in groups if group.pod_template["spec"].get("hostNetwork")]
     if with_it and len(with_it) < len(groups):
         yield SpecError(
-            f"replicatedJobs: {', '.join(with_it)} has hostNetwork, and the others with a launcher do not: set it in all "
-            "or in none of them",
+            f"replicatedJobs: {', '.join(with_it)} has hostNetwork, and the others with a launcher do not: set it in "
+            "all or in none of them",
             changeable=True,
         )
 

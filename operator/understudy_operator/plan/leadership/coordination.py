@@ -20,8 +20,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from understudy_operator.plan.facts.cluster_objects import Node, Pod
-from understudy_operator.plan.facts.observed import Observed, ends_early, term_of
 from understudy_operator.plan.facts.launcher_choice import MOST_MEMBERS
+from understudy_operator.plan.facts.observed import Observed, ends_early, term_of
 from understudy_operator.plan.facts.status import written
 from understudy_operator.plan.intents import MESSAGE_BYTES, POD_BYTES, Callee, Follow, PatchPod, Unfollow
 from understudy_operator.plan.leadership.elections import (

@@ -65,7 +65,9 @@ def _adoptions(observed: Observed, now: float) -> Iterator[Intent]:
         elif observed.coordinator_address and pod.address:
             shape = job_shape(observed.job, int(pod.grace_s))
             pool_uid = pod.annotations[names.ANNOTATION_WARM_POOL_UID]
-            yield AdoptSpare(pod.uid, pod.address, pool_uid, shape, observed.coordinator_address, take_over(observed.job))
+            yield AdoptSpare(
+                pod.uid, pod.address, pool_uid, shape, observed.coordinator_address, take_over(observed.job)
+            )
 
 
 def _waits_for_its_job(pod: Pod) -> bool:

@@ -1,10 +1,10 @@
 """Whether a job can use a pool's spare as it is, and the program that its workers would run in it.
 
 Rules: the same builder makes the job's own spare and the pool's, and their specs have to be equal, except for the
-hostname, the key's volume, the ports with hostNetwork, and the trainer's command, args and plain variables: the operator sends these (TakeOver),
-and nothing else of a pod can change. Only a kubelet expands a variable $(NAME) in them. The template's annotations have
-to be equal, too: webhooks and networks read them when a pod is created. The claim writes labels. Variables that
-configure the launcher and the sidecar have to equal the pool's.
+hostname, the key's volume, the ports with hostNetwork, and the trainer's command, args and plain variables: the
+operator sends these (TakeOver), and nothing else of a pod can change. Only a kubelet expands a variable $(NAME) in
+them. The template's annotations have to be equal, too: webhooks and networks read them when a pod is created. The claim
+writes labels. Variables that configure the launcher and the sidecar have to equal the pool's.
 """
 
 from collections.abc import Iterator, Mapping

@@ -239,7 +239,7 @@ def _make_way(observed: Observed, now: float) -> Iterator[DeletePod]:
     for pod in observed.pods:
         if pod.alive and is_abandoned_by_kueue(pod):
             yield _drop(pod, "it waits for Kueue, which considers its pod group finished")
-        elif pod.alive and not pod.node and pod.lacks_port_since and is_due(pod.lacks_port_since + PORT_S, now):
+        elif pod.lacks_port_since and pod.alive and not pod.node and is_due(pod.lacks_port_since + PORT_S, now):
             yield _drop(pod, "no node with room for it has its ports free: the next pod has other ports")
         elif (
             nodes_known

@@ -609,7 +609,7 @@ async def an_ended_line(near: socket.socket, message_bytes: int = MESSAGE_BYTES)
     """One end of a socket pair, on which bytes arrive at once: virtual time passes only while both sides wait."""
     near.setblocking(False)
     line, call = Line(near, Share()), Call("", IP)
-    await line.upgrade(IP)
+    await line.upgrade(IP, COORDINATOR_PORT)
     await line.begin(
         HandshakeCaller(KEYS.membership, Role.OBSERVER, JOB_UID, call, KEYS.operator), POD_UID, message_bytes
     )

@@ -39,7 +39,9 @@ def test_an_ordinary_spec_has_no_errors():
 
 
 def test_fields_that_need_a_launcher_are_rejected_in_a_job_without_one():
-    choice = LauncherChoice(LauncherReason.OFF, "launcher.mode is Off: the job behaves as a JobSet", ("spares", "faults"))
+    choice = LauncherChoice(
+        LauncherReason.OFF, "launcher.mode is Off: the job behaves as a JobSet", ("spares", "faults")
+    )
     assert find_messages(world=None, launcher=choice) == [
         "spares, faults: no effect without a launcher: remove the field or the reason that the job has no launcher "
         "(launcher.mode is Off: the job behaves as a JobSet)"
@@ -49,12 +51,12 @@ def test_fields_that_need_a_launcher_are_rejected_in_a_job_without_one():
 
 DEEPSPEED = (
     "replicatedJobs[0].template.spec.template.spec.containers: deepspeed starts the processes of a pod itself, so each "
-    "worker of the job would start a training of its own: make the script the command, such as [python3, train.py], and "
-    "set launcher.nprocPerNode to the processes of each pod"
+    "worker of the job would start a training of its own: make the script the command, such as [python3, train.py], "
+    "and set launcher.nprocPerNode to the processes of each pod"
 )
 TORCHRUN = (
-    "replicatedJobs[0].template.spec.template.spec.containers: launcher.mode Wrap runs the command once for each worker, "
-    "but torchrun starts workers itself: set launcher.mode to Auto"
+    "replicatedJobs[0].template.spec.template.spec.containers: launcher.mode Wrap runs the command once for each "
+    "worker, but torchrun starts workers itself: set launcher.mode to Auto"
 )
 
 

@@ -143,7 +143,7 @@ def test_a_claimed_spare_gets_the_order_of_its_job_and_the_condition_reports_war
     given = one_lost(a_warm_view(), (A0, W))
     (order,) = plan(given).adopt
     assert isinstance(order, AdoptSpare)
-    assert (order.pod_uid, order.ip, order.pool_uid) == (W.uid, W.ip, "pool-uid")
+    assert (order.pod_uid, order.address, order.pool_uid) == (W.uid, W.ip, "pool-uid")
     assert (order.shape.uid, order.coordinator, order.take_over.command) == ("job-uid", ADDRESS, ("python", "train.py"))
     assert condition(given)[1:] == (
         "SpareClaimed",

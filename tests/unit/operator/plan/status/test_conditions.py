@@ -107,9 +107,9 @@ def test_a_suspended_job_is_not_ready():
 def test_the_end_of_a_job_is_a_condition(close: Any, kind: str, reason: str):
     status = status_of(observed(snapshot=a_snapshot(closed=close)))
     true = [x for x in status["conditions"] if x["status"] == "True"]
-    assert [(x["type"], x["reason"], x["message"]) for x in true if x["type"] not in ("SparesReady", "FaultTolerant")] == [
-        (kind, reason, close.message)
-    ]
+    assert [
+        (x["type"], x["reason"], x["message"]) for x in true if x["type"] not in ("SparesReady", "FaultTolerant")
+    ] == [(kind, reason, close.message)]
 
 
 DEFAULTED = LauncherChoice(LauncherReason.DEFAULTED, "the job has the default launcher")

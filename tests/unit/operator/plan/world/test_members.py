@@ -177,9 +177,9 @@ def test_the_newest_round_of_status_and_coordinator_counts():
 def test_a_job_that_lost_its_default_launcher_while_it_was_suspended_loses_its_pods():
     # given a job whose template was changed so that it can have no launcher any more
     done = ended(a_pod("done", 3), SUCCEEDED)
-    given = observed(a_job(spec={"world": None}), (A0, done), previous_pods=(A1,))
+    given = observed(a_job(spec={"world": None}), (A0, A1, done), previous_pods=(replace(A0, name="earlier"),))
     # then the pods of its world are deleted, and those that have ended stay for their logs
-    assert deleted(given) == {"a0": None, "a1": None}
+    assert deleted(given) == {"a0": None, "a1": None, "earlier": None}
     assert set(reasons(given)) == {"the job has no launcher any more (see condition FaultTolerant)"}
 
 
