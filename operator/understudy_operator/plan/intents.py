@@ -41,8 +41,6 @@ class CreatePod:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CreatePod) and (self.manifest, self.reason) == (other.manifest, other.reason)
 
-    __hash__ = None
-
 
 @dataclass(frozen=True)
 class DeletePod:
