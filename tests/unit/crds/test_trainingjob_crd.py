@@ -119,8 +119,11 @@ def test_kubectl_get_shows_the_state_of_the_job(version: Schema, fields: dict[st
     narrow = [column["name"] for column in columns if not column.get("priority")]
     wide = [column["name"] for column in columns if column.get("priority")]
     assert narrow == ["Phase", "Active", "Desired", "Spares", "Round", "Restarts", "InPlace", "Swaps", "Age"]
-    assert wide == ["Suspended", "Step", "Coordinator", "Promoted"]
-    for column in columns:
+    assert wide == ["FaultTolerant", "Suspended", "Step", "Coordinator", "Promoted"]
+    assert next(x["jsonPath"] for x in columns if x["name"] == "FaultTolerant") == (
+        '.status.conditions[?(@.type=="FaultTolerant")].status'
+    )
+    for column in (column for column in columns if column["name"] != "FaultTolerant"):
         assert column["jsonPath"] == ".metadata.creationTimestamp" or column["jsonPath"].lstrip(".") in fields
 
 

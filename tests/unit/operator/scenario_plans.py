@@ -379,6 +379,8 @@ def _changes(before: Raw, status: Raw) -> Iterator[str]:
         result = {name: value for name, value in entry.items() if name != "name" and value}
         yield f"status {entry['name']}: {_compact(result)}"
     for entry in status["conditions"]:
+        if entry["reason"] == "LauncherSet":
+            continue  # in every scenario with a world
         if entry["status"] == "True" or (entry["type"] == "Ready" and entry["message"]):
             yield f"condition {entry['type']}={entry['status']} {entry['reason']}: {entry['message']}".rstrip(": ")
 
