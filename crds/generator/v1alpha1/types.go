@@ -466,7 +466,7 @@ type Launcher struct {
 	// JobSet. Write "Off" in quotes: YAML reads Off as false. Default: Auto.
 	// +optional
 	// +kubebuilder:default=Auto
-	// +kubebuilder:validation:XValidation:rule="self in ['Auto', 'Wrap', 'Torchrun']",message="launcher.mode must be Auto, Wrap or Torchrun: set it to Auto, or leave it out"
+	// +kubebuilder:validation:XValidation:rule="self in ['Auto', 'Wrap', 'Torchrun', 'Off']",message="launcher.mode must be Auto, Wrap, Torchrun or Off: set it to Auto, or leave it out"
 	Mode string `json:"mode,omitempty"`
 
 	// Workers in each pod, mostly one for each GPU. Default: the number in torchrun's
