@@ -83,6 +83,60 @@ async def test_a_jobset_becomes_jobs_and_succeeds_with_them(training: Training, 
     assert [entry["succeeded"] for entry in status["replicatedJobsStatus"]] == [1, 2]
 
 
+def as_written(job: Raw, **annotations: str) -> None:
+    """One replicatedJob, and no field of Understudy."""
+    del job["spec"]["launcher"], job["spec"]["spares"]
+    job["metadata"]["annotations"] = annotations
+
+
+async def test_a_job_without_the_field_launcher_is_fault_tolerant_and_its_user_reads_it_once(
+    training: Training, jobs: Jobs, kube: Kube
+):
+    await training.apply(as_written)
+    # then it gets pods with a launcher, and no Job
+    (pod, _) = await training.until_pods(2)
+    assert pod["spec"]["containers"][0]["command"][0] == "/bin/sh"
+    assert await jobs.names() == []
+    (event,) = await training.until_events("LauncherDefaulted")
+    assert event.startswith("launcher is unset, so the job has the default launcher {}")
+    assert await training.condition("FaultTolerant") == ("True", event)
+
+
+async def test_with_the_annotation_the_same_job_is_a_jobset(training: Training, jobs: Jobs, kube: Kube):
+    await training.apply(lambda job: as_written(job, **{names.ANNOTATION_JOBSET_COMPATIBLE: "true"}))
+    await jobs.until("llm-workers-0")
+    status, message = await training.condition("FaultTolerant")
+    assert (status, "annotation understudy.dev/jobset-compatible" in message) == ("False", True)
+    assert await kube.list("pods") == []
+    assert await training.events("LauncherDefaulted") == []
+
+
+async def test_a_job_that_loses_its_default_launcher_while_it_is_suspended_runs_as_a_jobset(
+    training: Training, jobs: Jobs, kube: Kube
+):
+    # given a fault-tolerant job that was suspended
+    await training.apply(as_written)
+    await training.until_pods(2)
+    await kube.call("PATCH", f"trainingjobs/{NAME}", {"spec": {"suspend": True}})
+
+    async def are_gone() -> bool:
+        return not await training.pods()
+
+    await kube.until("its pods are gone", are_gone)
+    # when its template gets a policy that a launcher would ignore, and it is resumed
+    raw = await kube.call("GET", f"trainingjobs/{NAME}")
+    (group,) = raw["spec"]["replicatedJobs"]
+    group["template"]["spec"]["podFailurePolicy"] = {"rules": []}
+    group["template"]["spec"]["template"]["spec"]["restartPolicy"] = "Never"
+    patch = {"spec": {"suspend": False, "replicatedJobs": [group]}}
+    await kube.call("PATCH", f"trainingjobs/{NAME}", patch)
+    # then it has a Job, no pod of its own, and the reason
+    await jobs.until("llm-workers-0")
+    status, message = await training.condition("FaultTolerant")
+    assert (status, "podFailurePolicy has no effect with a launcher" in message) == ("False", True)
+    assert await training.pods() == []
+
+
 async def test_a_failed_job_restarts_all_jobs(training: Training, jobs: Jobs):
     # given a job that may restart once
     await training.apply(lambda job: as_jobset(job, failurePolicy={"maxRestarts": 1}))
