@@ -60,7 +60,14 @@ CASES = (
         "Accelerate, by `accelerate launch --multi_gpu`",
         ("accelerate",),
         "accelerate_train.py",
-        command=("{bin}/accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "2"),
+        command=(
+            "{bin}/accelerate",
+            "launch",
+            "--multi_gpu",
+            "--num_processes=2",
+            "--num_machines=2",
+            "--machine_rank=0",
+        ),
     ),
     Case("Lightning, ddp", ("pytorch-lightning",), "lightning_train.py", ("ddp",)),
     Case(
