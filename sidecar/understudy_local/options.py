@@ -7,6 +7,7 @@ from importlib import metadata
 
 from understudy_operator.plan.facts.malformed import number_in
 from understudy_operator.plan.facts.trainer import torchruns_nproc, workers_per_pod
+from understudy_protocol.command_words import program_of_ranks
 
 MAX_NODES = 64
 #: More than any in-place budget of a cluster, because the user watches the run.
@@ -98,6 +99,11 @@ def _parse_run(arguments: Sequence[str]) -> Options:
     if asked.nproc is None and of_torchrun and number_in(of_torchrun) is None:
         raise UsageError(f"torchrun's --nproc-per-node is {of_torchrun}: expected a number, or add --nproc NUMBER")
     nproc = asked.nproc if asked.nproc is not None else workers_per_pod({"command": command})
+    if asked.nodes * nproc > 1 and (program := program_of_ranks(command)):
+        raise UsageError(
+            f"{program} starts several processes itself, so each worker would start a training of its own: make the "
+            "script the command, and set --nproc to the workers of each member"
+        )
     preload = None if asked.preload is None else tuple(name for name in asked.preload.split(",") if name)
     return Options(
         tuple(command),

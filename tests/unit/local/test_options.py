@@ -46,6 +46,7 @@ def test_kill_has_a_target_and_a_run() -> None:
         (["local", "--restarts-per-member", "-1", "--", "x"], "--restarts-per-member -1: expected 0 or more"),
         (["local", "--nodes", "60", "--spares", "5", "--", "x"], "at most 64 together"),
         (["local", "--nproc", "two", "--", "x"], "invalid int value: 'two'"),
+        (["local", "--", "deepspeed", "train.py"], "deepspeed starts several processes itself, so each worker would"),
         (["local", "kill"], "RANK|MEMBER"),
         (["run"], "expected `understudy local …`, got 'run'"),
     ],

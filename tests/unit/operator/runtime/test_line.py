@@ -257,7 +257,9 @@ async def test_a_redirect_is_not_followed(status: str):
         assert not received.is_set()
 
 
-@pytest.mark.parametrize("ip", ["", "metadata.google.internal", "10.0.0.1/x", "127.1", "10.0.0.1:99999", "localhost:8478"])
+@pytest.mark.parametrize(
+    "ip", ["", "metadata.google.internal", "10.0.0.1/x", "127.1", "10.0.0.1:99999", "localhost:8478"]
+)
 async def test_only_an_ip_address_is_called(ip: str):
     with pytest.raises(ProtocolError, match="expected an IP address"):
         async with open_line(ip, POD_UID, JOB_UID, KEYS, MESSAGE_BYTES):

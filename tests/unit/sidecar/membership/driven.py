@@ -104,6 +104,7 @@ class DrivenCoordinator:
         *,
         term: Term = NO_TERM,
         node: str = "",
+        address: str = "",
         leaving: m.Leaving | None = None,
         group_world_size: int = 0,
         history: History | None = None,
@@ -118,7 +119,7 @@ class DrivenCoordinator:
         self._links[name], self._names[number] = number, name
         end = name.lstrip("-_abcdefghijklmnopqrstuvwxyz")
         index = None if name.startswith("spare") else int(end)
-        at, ip = node or f"node-of-{name}", f"10.0.0.{ord(name[0])}{end}"
+        at, ip = node or f"node-of-{name}", address or f"10.0.0.{ord(name[0])}{end}"
         role = (f"uid-{name}", name, at, ip, index, token, group_rank, workers, 4000)
         known = m.Join(*role, term, leaving=leaving, group_world_size=group_world_size, history=history)
         join = replace(known, verdict=verdict, warm=warm, stepped=stepped, disconnected_s=disconnected_s)

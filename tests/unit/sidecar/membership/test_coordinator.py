@@ -38,6 +38,14 @@ def test_each_member_receives_its_own_ranks_and_the_address_of_rank_0() -> None:
     assert (assign.master_addr, assign.master_port) == ("10.0.0.970", 4000)
 
 
+def test_the_store_of_pods_that_share_the_address_of_a_node_has_that_address_without_the_sidecars_port() -> None:
+    driven = DrivenCoordinator()
+    driven.join("active-1", address="10.9.0.1:24002")
+    driven.join("active-0", address="10.9.0.1:24000")
+    (assign,) = driven.take("active-1", m.Assign)
+    assert (assign.master_addr, assign.master_port) == ("10.9.0.1", 4000)
+
+
 def test_a_spare_that_is_fast_takes_no_slow_pods_rank_before_its_time() -> None:
     driven = DrivenCoordinator()
     driven.join("spare-0")
