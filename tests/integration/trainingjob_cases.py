@@ -304,7 +304,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spares need a launcher, which keeps them warm: set launcher.targetReplicatedJobs to the replicatedJobs that "
         "train, and mode to Auto",
     ),
-    "spares of a job that does not say who trains": (
+    "spares of two replicatedJobs without targetReplicatedJobs": (
         lambda job: (two(job), job["spec"].pop("launcher")),
         "spec.spares",
         "spares need a launcher, which keeps them warm: set launcher.targetReplicatedJobs to the replicatedJobs that "
@@ -827,7 +827,7 @@ ACCEPTED: dict[str, Change] = {
     "names that just fit without spares": lambda job: (without_launcher(job), job["metadata"].update(name="n" * 45)),
     "no launcher": without_launcher,
     "spares with the default launcher": lambda job: job["spec"].pop("launcher"),
-    "no launcher, and what none could run": lambda job: (
+    "no launcher, and a template that a launcher would reject": lambda job: (
         without_launcher(job)["spec"].update(launcher={"mode": "Off"}),
         job_spec(job).update(completions=8, completionMode="NonIndexed"),
         trainer(job).pop("command"),
