@@ -118,7 +118,7 @@ class SimulatedCluster:
 
     def new_pod(self, made_as: str, index: int | None, machine: Machine) -> Pod:
         number = len(self.pods)
-        ip, port = f"10.0.1.{number}", names.COORDINATOR_PORT
+        ip, port = f"10.0.1.{number}", 8478
         if self.setup.host_network:
             ip, port = f"10.0.2.{machine.name.removeprefix('node-')}", 24000 + 2 * number
         pod = Pod(self, f"uid-{number}", f"{made_as}-{number}", machine, index, ip, port)
