@@ -318,11 +318,12 @@ def test_status_is_a_subresource_and_shows_in_columns(cluster: "ApiServer") -> N
     # then it reads back as written, and the columns show it
     assert read_back(cluster, "shown")["status"] == STATUS | {"recoveries": recoveries}
     narrow = cluster.kubectl("get", "tj", "shown").stdout.splitlines()
-    columns = ["NAME", "PHASE", "ACTIVE", "DESIRED", "SPARES", "ROUND", "RESTARTS", "INPLACE", "SWAPS", "AGE"]
+    columns = ["NAME", "PHASE", "READY", "SPARES", "RECOVERIES", "LAST", "FAULT", "STEP", "AGE"]
     assert narrow[0].split() == columns
-    assert narrow[1].split()[:-1] == ["shown", "Running", "7", "8", "1", "4", "3", "3", "1"]
+    assert narrow[1].split()[:-1] == ["shown", "Running", "7/8", "1", "4", "Node", "1200"]
     wide = cluster.kubectl("get", "tj", "shown", "-o", "wide").stdout.splitlines()
-    assert {"SUSPENDED", "STEP", "COORDINATOR", "PROMOTED"} < set(wide[0].split())
+    of_wide = {"SUSPENDED", "ACTIVE", "ROUND", "RESTARTS", "INPLACE", "SWAPS", "COORDINATOR", "PROMOTED"}
+    assert of_wide < set(wide[0].split())
     promoted = '[{"groupRank":3,"pod":"shown-workers-spare-0-fghij"}]'
     assert {"1200", "shown-workers-spare-0-abcde", promoted} < set(wide[1].split())
 

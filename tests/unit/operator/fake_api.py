@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from understudy_operator.runtime.api import Api, ApiError
+from understudy_operator.runtime.api import Api, ApiError, Keep, ObjectList
 
 Raw = dict[str, Any]
 CREATED = "2026-11-20T10:00:00Z"
@@ -42,6 +42,15 @@ class FakeApi(Api):
         field, _, value = fields.partition("=")
         found = [raw for key, raw in self.objects.items() if key.startswith(f"{path}/") and _at(raw, field) == value]
         return copy.deepcopy(found[:limit])
+
+    async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> ObjectList:
+        """selector: one label and its value, or ""."""
+        self.calls.append(("LIST", f"{path}?{selector}"))
+        self._let("LIST", path)
+        label, _, value = selector.partition("=")
+        listed = [raw for key, raw in self.objects.items() if key.startswith(f"{path}/")]
+        selected = [raw for raw in listed if not label or raw["metadata"].get("labels", {}).get(label) == value]
+        return ObjectList([keep(copy.deepcopy(raw)) for raw in selected], "100")
 
     async def create(self, path: str, body: Mapping[str, Any]) -> Raw:
         name = body["metadata"].get("name") or f"{body['metadata']['generateName']}{len(self.objects)}"

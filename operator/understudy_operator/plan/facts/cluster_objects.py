@@ -58,6 +58,7 @@ class Pod:
     controller: Controller = Controller()
     secrets: frozenset[str] = frozenset()  # names of the operator's Secrets that it mounts
     volumes_mounted: bool = False  # all volumes: its kubelet reports a network, which it sets up after them
+    devices: int = 0  # GPUs, or other devices that count as such, that its trainer container requests
 
     @property
     def ended(self) -> bool:
