@@ -21,6 +21,7 @@ from understudy_operator.apply.election import Election
 from understudy_operator.apply.events import Outbox, send_event
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.apply.pools import PoolGateway
+from understudy_operator.apply.recovery_objects import RecoveryWriter
 from understudy_operator.controllers import job_worker as worker
 from understudy_operator.controllers.job_worker import JobWorker
 from understudy_operator.observe import store
@@ -35,6 +36,7 @@ from understudy_operator.plan.jobset import children
 from understudy_operator.plan.manifests.child_jobs import Written
 from understudy_operator.plan.pool import adopting, claiming
 from understudy_operator.plan.pool import reconcile_pool as reconcile
+from understudy_operator.plan.status import recovery_history
 from understudy_operator.plan.world import objects
 from understudy_operator.runtime.api import API_FAILURES, Api
 from understudy_protocol import pod as names
@@ -103,6 +105,12 @@ async def _sends_once(self: Outbox) -> None:
         _, regarding, event = self._waiting.popleft()
         with suppress(*API_FAILURES):
             await send_event(self._api, self._pace, regarding, event)
+
+
+async def _writes_once(self: RecoveryWriter, job: Job) -> None:
+    with suppress(*API_FAILURES):
+        while await self._write_next(job):
+            pass
 
 
 async def _observes_before_it_gathers(self: JobWorker, job: Job) -> None:
@@ -206,6 +214,23 @@ MUTATIONS = (
         lambda *_: (),
         setup={"failed": 0.3, "replicas": 2},
         faults=[(0.0, "lose pods"), (0.3, "kill")],
+    ),
+    Mutation(
+        "an unanswered write of a Recovery is not sent again",
+        (Rule.RECORDED_FAULTS_HAVE_OBJECTS,),
+        RecoveryWriter,
+        "_run",
+        _writes_once,
+        setup={"failed": 0.3},
+        faults=[(0.0, "lose pods")],
+    ),
+    Mutation(
+        "a recovery counts as written once it has ended",
+        (Rule.RECORDED_FAULTS_HAVE_OBJECTS,),
+        recovery_history,
+        "SETTLED_S",
+        0.0,
+        faults=[(0.0, "lose pods")],
     ),
     Mutation(
         "a Secret is created in each reconcile",

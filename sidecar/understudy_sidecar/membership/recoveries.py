@@ -170,8 +170,10 @@ class RecoveryLog:
 
 
 def _with_new_cause(entry: Recovery, cause: Cause) -> Recovery:
-    """With an earlier failure as the cause: the former one is a consequence."""
-    return replace(_with_consequence(entry, entry.cause), cause=cause)
+    """With an earlier failure as the cause: the former one is the first consequence."""
+    former = _with_consequence(replace(entry, consequences=()), entry.cause)
+    listed = (*former.consequences, *entry.consequences)[:MAX_CONSEQUENCES]
+    return replace(former, cause=cause, consequences=listed)
 
 
 def _with_consequence(entry: Recovery, cause: Cause) -> Recovery:
