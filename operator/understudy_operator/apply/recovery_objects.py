@@ -149,4 +149,4 @@ class RecoveryWriter:
 
 def _must_repeat(error: ApiError) -> bool:
     """Whether the API server may have executed the request, or may accept it soon."""
-    return error.status in (409, 429) and error.reason != "AlreadyExists" or error.status >= 500
+    return error.status >= 500 or (error.status in (409, 429) and error.reason != "AlreadyExists")

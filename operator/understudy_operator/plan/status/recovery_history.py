@@ -13,7 +13,7 @@ Rules:
 - An open object that status does not have any more was dropped by a suspension, unless it is older than the ten entries
   that status has room for.
 - The newest `limit` objects are kept, also among those that are still to be created.
-- Once all entries have ended SETTLED_S ago there is nothing to write, so a new leader does not list the objects of
+- If all entries, or the job, ended SETTLED_S ago, there is nothing to write, so a new leader does not list the objects of
   each job that ever had a fault.
 """
 
@@ -70,9 +70,8 @@ Known = Mapping[str, RecoveryFields | None]
 def plan_recovery_history(observed: Observed, status: JobStatus, now: float) -> RecoveryHistory | None:
     """The objects of the faults in this status; None if there is nothing to write."""
     job = observed.job
-    if job.spec.world is None or not (status.recoveries or job.status.recoveries):
-        return None
-    if status.recoveries and all(_is_settled(entry, now) for entry in status.recoveries):
+    entries = (*job.status.recoveries, *status.recoveries)  # an entry that is dropped needs its end
+    if job.spec.world is None or all(_is_settled(status, entry, now) for entry in entries):
         return None
     snapshot = observed.snapshot
     reported = {} if snapshot is None else _identified(snapshot.recoveries)
@@ -116,8 +115,8 @@ def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
 # What the objects should have ----------------------------------------------------------------------------------------
 
 
-def _is_settled(entry: RecoveryStatus, now: float) -> bool:
-    ended_at = entry.resumed_at or entry.running_at
+def _is_settled(status: JobStatus, entry: RecoveryStatus, now: float) -> bool:
+    ended_at = entry.resumed_at or entry.running_at or status.completion_time
     return ended_at is not None and is_due(parse_time(ended_at) + SETTLED_S, now)
 
 

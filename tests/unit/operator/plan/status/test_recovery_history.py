@@ -251,6 +251,16 @@ def test_a_suspension_ends_an_open_recovery() -> None:
     assert given.write(history) == []
 
 
+def test_a_suspension_ends_an_open_recovery_also_after_faults_of_long_ago() -> None:
+    old = {"fault": "Pod", "detectedAt": micro_time(NOW - 9000), "resumedAt": micro_time(NOW - 8999)}
+    status = in_round(0, recoveries=[old])
+    given = Objects()
+    given.write(history_of(FORMED, status=status))
+    suspended = observed(a_job(status=after(status, a_snapshot(recoveries=[FORMED]))))
+    given.write(plan_recovery_history(suspended, a_status(status), NOW))
+    assert [fields.outcome for fields in given.fields()] == [Outcome.RECOVERED, Outcome.SUSPENDED]
+
+
 def test_an_open_fault_that_ten_others_followed_has_an_unknown_outcome() -> None:
     given = Objects()
     given.write(history_of(a_recovery(NOW - 90, strategy=None)))
@@ -283,6 +293,14 @@ def test_faults_that_ended_an_hour_ago_are_written_already() -> None:
     assert history_of(ended) is None
     assert history_of(ended, a_recovery(NOW - 3602, NOW - 3599)) is not None
     assert history_of(a_recovery(NOW - 9000, strategy=None)) is not None
+
+
+def test_an_open_fault_of_a_job_that_ended_an_hour_ago_is_written_already() -> None:
+    given = observed(a_job(status=in_round(0)), snapshot=a_snapshot(recoveries=[FORMED]))
+    status = changed(plan_status(given, LEADERSHIP, NOW), terminal_state="Failed")
+    before, after_ = (changed(status, completion_time=micro_time(NOW - ago_s)) for ago_s in (3599, 3600))
+    assert plan_recovery_history(given, before, NOW) is not None
+    assert plan_recovery_history(given, after_, NOW) is None
 
 
 def test_a_job_without_faults_has_nothing_to_write() -> None:
