@@ -80,7 +80,10 @@ def on_later_failure(state: CoordinatorState, member: MemberRecord, failed: m.Wo
         return
     if failed.token != state.round.token or member.group_rank is None:
         return
-    at, cause = bounded_time(failed.at, state.round.formed_at, now), faults.cause_of(state, member, failed, failed.message)
+    at, cause = (
+        bounded_time(failed.at, state.round.formed_at, now),
+        faults.cause_of(state, member, failed, failed.message),
+    )
     is_of_eviction = state.pending.on_failure(member.uid, member.name, at)
     pending = None if is_of_eviction else state.pending.fault
     if pending is None or not pending.failures.add(FailureReport(member.uid, cause, at)):

@@ -52,7 +52,7 @@ class RecoveryLog:
     def add_consequence(self, cause: Cause) -> bool:
         """Add a worker's failure to the newest entry without a round. Whether an entry has changed."""
         index = next((i for i in reversed(range(len(self.open))) if self.open[i].strategy is None), None)
-        if index is None:
+        if index is None or _worker(cause) == _worker(self.open[index].cause):
             return False
         before, self.open[index] = self.open[index], _with_consequence(self.open[index], cause)
         return self.open[index] != before
@@ -169,6 +169,10 @@ class RecoveryLog:
         return tuple([*self._done, *self.open][-MAX_RECOVERIES:])
 
 
+def _worker(failure: Cause | Consequence) -> tuple[int | None, str]:
+    return failure.rank, failure.pod
+
+
 def _with_new_cause(entry: Recovery, cause: Cause) -> Recovery:
     """With an earlier failure as the cause: the former one is the first consequence."""
     former = _with_consequence(replace(entry, consequences=()), entry.cause)
@@ -178,9 +182,7 @@ def _with_new_cause(entry: Recovery, cause: Cause) -> Recovery:
 
 def _with_consequence(entry: Recovery, cause: Cause) -> Recovery:
     """A failure without a rank is not listed, and neither is one that the entry has already."""
-    known = {(entry.cause.rank, entry.cause.pod)} if cause is not entry.cause else set()
-    known |= {(x.rank, x.pod) for x in entry.consequences}
-    if cause.rank is None or (cause.rank, cause.pod) in known:
+    if cause.rank is None or _worker(cause) in map(_worker, entry.consequences):
         return entry
     entry = replace(entry, consequence_count=entry.consequence_count + 1)
     if len(entry.consequences) >= MAX_CONSEQUENCES:

@@ -15,7 +15,7 @@ from understudy_protocol.observer import Cause, Consequence, Recovery
 pytestmark = pytest.mark.timeout(180)  # the first test waits for the API server
 
 TRACEBACK = 'File "t.py", line 7, in <module>\nRuntimeError: boom'
-SELECTED = {"labelSelector": f"understudy.dev/job-name={NAME}"}
+SELECTOR = f"understudy.dev/job-name={NAME}"
 
 
 def a_fault(pod: Raw, detected_at: float) -> Recovery:
@@ -23,7 +23,15 @@ def a_fault(pod: Raw, detected_at: float) -> Recovery:
     followed = (Consequence(0, "another pod", None, "SIGABRT", "killed by SIGABRT"),)
     reason = "restart 1 of 10 within 1 h"
     return Recovery(
-        1, Fault.PROCESS, Strategy.IN_PLACE, cause, detected_at, None, reason, consequences=followed, consequence_count=1
+        1,
+        Fault.PROCESS,
+        Strategy.IN_PLACE,
+        cause,
+        detected_at,
+        None,
+        reason,
+        consequences=followed,
+        consequence_count=1,
     )
 
 
@@ -45,7 +53,7 @@ def ended(fault: Recovery, steps_lost: int | None = 3) -> Recovery:
 
 async def recoveries(kube: Kube) -> list[Raw]:
     """By their names, and so by the times of the faults."""
-    items: list[Raw] = (await kube.call("GET", "recoveries", **SELECTED))["items"]
+    items: list[Raw] = (await kube.call("GET", "recoveries", labelSelector=SELECTOR))["items"]
     return sorted(items, key=lambda raw: str(raw["metadata"]["name"]))
 
 
@@ -121,8 +129,8 @@ async def test_the_newest_objects_are_kept(training: Training, kube: Kube) -> No
     faults = [ended(a_fault(pods[1], began + number)) for number in range(3)]
     await report(training, pods, *faults[:2])
 
-    async def has(times: list[str]) -> bool:
-        return [raw["detectedAt"] for raw in await recoveries(kube)] == times
+    async def has(times: Sequence[str]) -> bool:
+        return [raw["detectedAt"] for raw in await recoveries(kube)] == [*times]
 
     times = [micro_time(fault.detected_at) for fault in faults]
     await kube.until("two faults have objects", lambda: has(times[:2]))

@@ -41,8 +41,8 @@ from understudy_operator.plan.facts.cluster_objects import ChildJob, Node, Pod
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.keys import JOB_NAME
 from understudy_operator.plan.facts.observed import Observed
-from understudy_operator.plan.facts.refusals import read_refusal
 from understudy_operator.plan.facts.recovery_objects import RecoveryFields
+from understudy_operator.plan.facts.refusals import read_refusal
 from understudy_operator.plan.facts.secret_writes import SecretWrites
 from understudy_operator.plan.facts.status import written
 from understudy_operator.plan.intents import (

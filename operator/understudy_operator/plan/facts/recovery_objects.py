@@ -87,7 +87,7 @@ def recovery_path(namespace: str, name: str = "") -> str:
 
 
 def recovery_name(job: Job, identity: tuple[str, int]) -> str:
-    """The same for each write of the fault. The names of a job's recoveries sort by time. identity: see `identified`."""
+    """The same for each write of the fault. The names of a job's objects sort by time. identity: see `identified`."""
     at = micro_time(parse_time(identity[0]))
     digest = hashlib.sha256(f"{object_uid(job)}|{identity[0]}|{identity[1]}".encode()).hexdigest()[:DIGEST]
     date, time = at[:10].replace("-", ""), at[11:19].replace(":", "")

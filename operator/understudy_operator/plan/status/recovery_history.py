@@ -13,8 +13,8 @@ Rules:
 - An open object that status does not have any more was dropped by a suspension, unless it is older than the ten entries
   that status has room for.
 - The newest `limit` objects are kept, also among those that are still to be created.
-- If all entries, or the job, ended SETTLED_S ago, there is nothing to write, so a new leader does not list the objects of
-  each job that ever had a fault.
+- If all entries, or the job, ended SETTLED_S ago, there is nothing to write. So a new leader does not list the objects
+  of each job that ever had a fault.
 """
 
 from collections.abc import Mapping, Sequence

@@ -86,9 +86,7 @@ def _with_summaries(status: JobStatus) -> JobStatus:
     """With the fields that repeat others for the columns of kubectl."""
     counts = status.recoveries_by_strategy
     recovery_count = sum(getattr(counts, name) or 0 for name in counts.__struct_fields__)
-    return replace(
-        status, ready=f"{status.members.ready}/{status.members.desired}", recovery_count=recovery_count
-    )
+    return replace(status, ready=f"{status.members.ready}/{status.members.desired}", recovery_count=recovery_count)
 
 
 _ENDS = {"Completed": "Succeeded", "Failed": "Failed"}

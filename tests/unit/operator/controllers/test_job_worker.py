@@ -368,9 +368,7 @@ async def test_a_fault_has_its_object_once_status_has_it(world: World, links: li
     assert len(world.api.of_kind("Recovery")) == 1
 
 
-async def test_a_job_without_a_right_to_write_recoveries_is_reconciled_as_before(
-    world: World, links: list[FakeLink]
-):
+async def test_a_job_without_a_right_to_write_recoveries_is_reconciled_as_before(world: World, links: list[FakeLink]):
     # given an API server that has no such kind
     world.apply_job(status=APPOINTED)
     world.api.deny = lambda _, path: ApiError(404, "NotFound", "no such kind") if "/recoveries" in path else None

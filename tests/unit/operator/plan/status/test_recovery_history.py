@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace as changed
 
+from tests.unit.operator.fake_api import merged
 from tests.unit.operator.given import (
     A0,
     A1,
@@ -25,7 +26,6 @@ from tests.unit.operator.given import (
     observed,
     status_of,
 )
-from tests.unit.operator.fake_api import merged
 from understudy_operator.plan.facts.recovery_objects import (
     Outcome,
     RecoveryFields,
@@ -154,7 +154,7 @@ def test_a_fault_costs_one_creation_and_two_updates() -> None:
     assert given.write(history_of(replace(OPEN, consequence_count=2, reason="not counted yet"))) == []
     assert given.write(history_of(FORMED)) == ["Patch"]
     assert given.write(history_of(FORMED)) == []
-    assert given.write(history_of(RESUMED)) == ["Patch"]
+    assert given.write(history_of(replace(RESUMED, consequence_count=2))) == ["Patch"]
     assert given.write(history_of(RESUMED)) == []
     (fields,) = given.fields()
     assert (fields.outcome, fields.consequence_count) == (Outcome.RECOVERED, 2)
@@ -164,7 +164,9 @@ def test_another_cause_is_written_at_once_without_the_traceback_of_the_first_one
     given = Objects()
     given.write(history_of(FORMED))
     # when a node turns out to have been lost before
-    cause = replace(BOOM, rank=0, pod="a0", node="node-a0", exit_code=None, message="its connection ended", traceback="")
+    cause = replace(
+        BOOM, rank=0, pod="a0", node="node-a0", exit_code=None, message="its connection ended", traceback=""
+    )
     assert given.write(history_of(replace(OPEN, fault=Fault.NODE, cause=cause))) == ["Patch"]
     (fields,) = given.fields()
     assert (fields.fault, fields.cause.pod, fields.cause.traceback, fields.strategy) == (Fault.NODE, "a0", "", None)
@@ -221,7 +223,7 @@ def test_the_names_of_a_jobs_objects_are_those_of_every_operator_and_sort_by_tim
     assert list(first.objects) == list(second.objects)[:1]
     assert sorted(second.objects) == list(second.objects)
     # 1_790_000_000 is 2026-09-21T14:13:20Z
-    assert list(first.objects)[0].startswith("llm-20260921-141320-")
+    assert next(iter(first.objects)).startswith("llm-20260921-141320-")
 
 
 def test_a_restart_of_the_whole_job_is_an_object_too() -> None:

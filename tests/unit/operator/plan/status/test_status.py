@@ -245,7 +245,6 @@ def test_a_spare_that_has_taken_a_rank_is_claimed_until_its_replacement_is_ready
     assert counts(observed(pods=(A0, S, new), snapshot=replaced))["spares"] == {"desired": 1, "ready": 1, "claimed": 0}
 
 
-@pytest.mark.parametrize("snapshot", [None, a_snapshot([member(A0, None)], epoch=2)])
 def test_status_has_the_columns_that_kubectl_cannot_compute():
     counts = {"InPlace": 2, "SpareSwap": 1, "PodRecreate": 0}
     before = in_round(0, recoveriesByStrategy={"jobRestart": 3})
@@ -256,6 +255,7 @@ def test_status_has_the_columns_that_kubectl_cannot_compute():
     assert status_of(observed(a_job(), ()))["recoveryCount"] == 0
 
 
+@pytest.mark.parametrize("snapshot", [None, a_snapshot([member(A0, None)], epoch=2)])
 def test_counts_do_not_change_without_a_report_of_a_coordinator_but_desired_numbers_do(snapshot: Snapshot | None):
     # given an operator that has just started, or a new coordinator
     before = after(in_round(0), a_snapshot())
