@@ -17,11 +17,11 @@ from unittest import mock
 from tests.simulation_operator.faults import Fault
 from tests.simulation_operator.rules import Rule
 from tests.simulation_operator.run import Case
+from understudy_operator.apply import recovery_objects
 from understudy_operator.apply.election import Election
 from understudy_operator.apply.events import Outbox, send_event
 from understudy_operator.apply.gateway import Gateway
 from understudy_operator.apply.pools import PoolGateway
-from understudy_operator.apply.recovery_objects import RecoveryWriter
 from understudy_operator.controllers import job_worker as worker
 from understudy_operator.controllers.job_worker import JobWorker
 from understudy_operator.observe import store
@@ -105,12 +105,6 @@ async def _sends_once(self: Outbox) -> None:
         _, regarding, event = self._waiting.popleft()
         with suppress(*API_FAILURES):
             await send_event(self._api, self._pace, regarding, event)
-
-
-async def _writes_once(self: RecoveryWriter, job: Job) -> None:
-    with suppress(*API_FAILURES):
-        while await self._write_next(job):
-            pass
 
 
 async def _observes_before_it_gathers(self: JobWorker, job: Job) -> None:
@@ -216,11 +210,11 @@ MUTATIONS = (
         faults=[(0.0, "lose pods"), (0.3, "kill")],
     ),
     Mutation(
-        "an unanswered write of a Recovery is not sent again",
+        "a write of a Recovery on which the API server failed is not sent again",
         (Rule.RECORDED_FAULTS_HAVE_OBJECTS,),
-        RecoveryWriter,
-        "_run",
-        _writes_once,
+        recovery_objects,
+        "_must_repeat",
+        lambda _: False,
         setup={"failed": 0.3},
         faults=[(0.0, "lose pods")],
     ),

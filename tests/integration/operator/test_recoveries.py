@@ -9,8 +9,9 @@ from tests.integration.operator.kube import Kube, Raw
 from tests.integration.operator.process import OperatorProcess
 from tests.integration.operator.training import NAME, Training, node_of
 from understudy_operator.plan.times.rfc3339 import micro_time
-from understudy_protocol.enums import Fault, Strategy
-from understudy_protocol.observer import Cause, Consequence, Recovery
+from understudy_protocol.enums import CloseReason, Fault, Strategy
+from understudy_protocol.membership import Close
+from understudy_protocol.observer import Cause, Consequence, End, Recovery
 
 pytestmark = pytest.mark.timeout(180)  # the first test waits for the API server
 
@@ -168,7 +169,14 @@ async def test_a_suspension_ends_an_open_recovery(training: Training, kube: Kube
         return await outcomes() == ["open"]
 
     await kube.until("the fault has an object", is_created)
+    # when the job is suspended, and its coordinator closes the rendezvous
     await kube.call("PATCH", f"trainingjobs/{NAME}", {"spec": {"suspend": True}})
+
+    async def is_asked() -> bool:
+        return any(isinstance(message, End) for message in training.coordinator.received)
+
+    await kube.until("the coordinator is asked to close", is_asked)
+    await training.report(1, [], closed=Close(CloseReason.SUSPENDED, "the job is suspended"))
 
     async def has_ended() -> bool:
         return await outcomes() == ["Suspended"]
