@@ -91,7 +91,7 @@ def plan_recovery_writes(history: RecoveryHistory, known: Known) -> list[Recover
     for name, wanted in history.objects.items():
         if name in known and (patch := _patch(name, known[name], wanted)) is not None:
             writes.append(patch)
-        elif name not in known and name in kept:
+        elif name not in known:
             writes.append(CreateRecovery(name, wanted))
     writes += _ends_of_dropped(history, known)
     return [

@@ -197,6 +197,11 @@ def test_details_that_a_new_coordinator_does_not_know_stay() -> None:
     assert fields.cause.traceback == TRACEBACK
     assert [x.rank for x in fields.consequences] == [0]
     assert (fields.consequence_count, fields.outcome) == (1, Outcome.RECOVERED)
+    # and the same for the steps lost, which the one after that does not know
+    given.write(history_of(replace(brief, steps_lost=3)))
+    assert given.write(history_of(brief)) == []
+    (fields,) = given.fields()
+    assert fields.steps_lost == 3
 
 
 def test_the_cost_stays_when_the_job_has_another_size_later() -> None:
