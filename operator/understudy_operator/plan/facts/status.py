@@ -20,7 +20,9 @@ S = TypeVar("S", bound="Record")
 JOB_RESTART = "JobRestart"
 #: The largest integer that every JSON reader represents exactly.
 _MOST = 2**53
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+#: The largest int32, which counts have in the CRD.
+MAX_COUNT = 2**31 - 1
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 Number = Annotated[int, msgspec.Meta(ge=-1, le=_MOST)]
 Signed = Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)]
 Seconds = Annotated[float, msgspec.Meta(ge=-_MOST, le=_MOST)]

@@ -250,6 +250,9 @@ def test_status_has_the_columns_that_kubectl_cannot_compute():
     before = in_round(0, recoveriesByStrategy={"jobRestart": 3})
     status = after(before, a_snapshot([member(A0, 0), member(A1, 1, WorkersState.STARTING)], counts=counts))
     assert (status["ready"], status["recoveryCount"]) == ("1/2", 6)
+    # and the sum is a number that the CRD accepts, whatever a coordinator reports
+    most = after(before, a_snapshot(counts={"InPlace": 2**31 - 1, "SpareSwap": 2**31 - 1}))
+    assert most["recoveryCount"] == 2**31 - 1
     # and a job that has just been created
     assert status_of(observed(a_job(), ()))["ready"] == "0/2"
     assert status_of(observed(a_job(), ()))["recoveryCount"] == 0
