@@ -25,6 +25,7 @@ from understudy_launcher import __main__ as launcher
 from understudy_launcher import supervise
 from understudy_local import __main__ as local
 from understudy_local import cluster
+from understudy_operator.plan.facts.recovery_objects import Outcome
 from understudy_operator.plan.facts.status import JOB_RESTART
 from understudy_operator.plan.injection import settings
 from understudy_protocol import enums, pod
@@ -64,7 +65,7 @@ def main(arguments: list[str], pages: Path = PAGES) -> int:
 
 
 def fields() -> dict[str, str]:
-    return {crd: fields_of(crd) for crd in ("trainingjobs", "hotsparepools", "injectedjobs")}
+    return {crd: fields_of(crd) for crd in ("trainingjobs", "hotsparepools", "injectedjobs", "recoveries")}
 
 
 def all_names() -> dict[str, str]:
@@ -77,6 +78,7 @@ def all_names() -> dict[str, str]:
         "events": events(),
         "faults": values(enums.Fault),
         "strategies": values(enums.Strategy, JOB_RESTART),
+        "outcomes": values(Outcome),
         "classes": values(enums.FaultClass),
         "launcher exits": described(("code", "meaning"), launcher_exits(), texts.LAUNCHER_EXITS),
         "local exits": described(("code", "meaning"), local_exits(), texts.LOCAL_EXITS),

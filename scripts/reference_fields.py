@@ -1,4 +1,5 @@
-"""The fields of the API, from the CRDs: one table for each field of spec, and one for status.
+"""The fields of the API, from the CRDs: one table for each field of spec, and one for status. A kind without a spec has
+one table.
 
 A field of Kubernetes itself (a pod template, a claim template, a condition) is one row without its own fields. A field
 that the API rejects because it was renamed is not listed.
@@ -17,6 +18,8 @@ from scripts.message_tables import markdown
 CRDS = Path(__file__).resolve().parent.parent / "crds"
 #: The names of fields whose own fields are those of Kubernetes.
 OF_KUBERNETES = ("template", "templates", "conditions", "metadata", "labelSelector")
+#: Fields that objects of every kind have.
+OF_EVERY_KIND = ("apiVersion", "kind", "metadata")
 REJECTED = "Rejected: "
 
 Schema = Mapping[str, Any]
@@ -28,7 +31,7 @@ class FieldError(Exception):
 
 @dataclass(frozen=True)
 class Field:
-    path: str  # below spec or status
+    path: str  # below spec or status, if the kind has these
     kind: str
     text: str
 
@@ -46,12 +49,16 @@ def fields_of(crd: str) -> str:
     spec = read_crd(crd)["spec"]
     kind, version = spec["names"]["kind"], spec["versions"][0]
     schema = version["schema"]["openAPIV3Schema"]["properties"]
-    tables = {
-        f"`spec.{name}`": _table([_field(name, field), *_fields_inside(name, field)])
-        for name, field in schema["spec"]["properties"].items()
-        if _is_shown(field)
-    }
-    tables["`status`"] = _table(list(_fields("", schema["status"]["properties"])))
+    if "spec" in schema:
+        tables = {
+            f"`spec.{name}`": _table([_field(name, field), *_fields_inside(name, field)])
+            for name, field in schema["spec"]["properties"].items()
+            if _is_shown(field)
+        }
+        tables["`status`"] = _table(list(_fields("", schema["status"]["properties"])))
+    else:
+        own = {name: field for name, field in schema.items() if name not in OF_EVERY_KIND}
+        tables = {"fields": _table(list(_fields("", own)))}
     tables["columns of `kubectl get`"] = _columns(version["additionalPrinterColumns"])
     return "\n\n".join(f"### {kind}: {heading}\n\n{table}" for heading, table in tables.items())
 

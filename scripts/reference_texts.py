@@ -146,6 +146,12 @@ VALUES = {
         "PodRecreate": "The ranks wait for a pod that the operator creates.",
         "JobRestart": "The whole job restarts.",
     },
+    "Outcome": {
+        "Recovered": "Training continued.",
+        "Failed": "The job failed before training continued.",
+        "Suspended": "The job was suspended before training continued.",
+        "Unknown": "The operator has not seen the end, because many faults followed.",
+    },
     "FaultClass": {
         "Hardware": "The hardware of the node is broken. No worker saves there.",
         "Maintenance": "The node will be taken down, and works until then.",

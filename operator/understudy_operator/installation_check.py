@@ -23,7 +23,7 @@ from understudy_operator.runtime.api import API_FAILURES, Api, ApiError
 
 LIMIT_S = 60.0
 EVERY_S = 1.0
-PLURALS = ("trainingjobs", "hotsparepools", "injectedjobs")
+PLURALS = ("trainingjobs", "hotsparepools", "injectedjobs", "recoveries")
 log = logging.getLogger(__name__)
 
 

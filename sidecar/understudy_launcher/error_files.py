@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from understudy_protocol import files
+from understudy_protocol.recovery import MAX_TRACEBACK_CHARS
 
 MESSAGE_LIMIT = 500
 _READ_LIMIT = 1 << 20
@@ -29,11 +30,12 @@ _CLOCKS_DIFFER_S = 1.0  # torch rounds down to whole seconds
 @dataclass(frozen=True)
 class Failure:
     """The content of an error file. message: the first line, truncated. at: when the exception was raised, Unix
-    seconds.
+    seconds. traceback: its end, with the frames that raised the exception; "" if the file has none.
     """
 
     message: Optional[str] = None
     at: Optional[float] = None
+    traceback: str = ""
 
     def time_of(self, started_at: float, ended_at: float) -> float:
         """When the worker failed: the file's time if the worker ran then, else `ended_at`."""
@@ -86,7 +88,7 @@ def read(path: Optional[str]) -> Failure:
             written_at = os.fstat(fd).st_mtime
     except (OSError, ValueError, RecursionError):
         return NOTHING
-    return Failure(_first_line(content), _time(content, written_at))
+    return Failure(_first_line(content), _time(content, written_at), _traceback(content))
 
 
 def _first_line(content: Any) -> Optional[str]:
@@ -98,9 +100,27 @@ def _first_line(content: Any) -> Optional[str]:
     return message.strip().splitlines()[0][:MESSAGE_LIMIT]
 
 
-def _time(content: Any, written_at: float) -> Optional[float]:
-    for key in ("message", "extraInfo", "timestamp"):
+def _traceback(content: Any) -> str:
+    """Whole lines, unless the last one alone is too long."""
+    text = _inside(content, "message", "extraInfo", "py_callstack")
+    if not isinstance(text, str):
+        return ""
+    text = text.strip("\n")
+    if len(text) <= MAX_TRACEBACK_CHARS:
+        return text
+    end = text[-MAX_TRACEBACK_CHARS:]
+    return end.partition("\n")[2] or end
+
+
+def _inside(content: Any, *keys: str) -> Any:
+    """The value at this path of nested objects; None if there is none."""
+    for key in keys:
         content = content.get(key) if isinstance(content, dict) else None
+    return content
+
+
+def _time(content: Any, written_at: float) -> Optional[float]:
+    content = _inside(content, "message", "extraInfo", "timestamp")
     try:
         second = float(content) if isinstance(content, (str, int, float)) else math.nan
     except (ValueError, OverflowError):

@@ -56,6 +56,7 @@ class WorkerEnded:
     shell_code: int  # as in a shell: 128 + n for signal n
     message: str
     at: float
+    traceback: str = ""
 
 
 @dataclass(frozen=True)

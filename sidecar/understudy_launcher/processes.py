@@ -326,9 +326,10 @@ def worker_ended(local_rank: int, code: int, failure: Failure, started_at: float
     """code: as returned by os.waitstatus_to_exitcode."""
     at = failure.time_of(started_at, time.time())
     if code >= 0:
-        return WorkerEnded(local_rank, code, None, code, failure.message or f"exit code {code}", at)
+        return WorkerEnded(local_rank, code, None, code, failure.message or f"exit code {code}", at, failure.traceback)
     name = _signal_name(-code)
-    return WorkerEnded(local_rank, None, name, 128 - code, failure.message or f"killed by {name}", at)
+    message = failure.message or f"killed by {name}"
+    return WorkerEnded(local_rank, None, name, 128 - code, message, at, failure.traceback)
 
 
 def not_started(local_rank: int, code: int, why: str) -> list[Union[WorkerEnded, GroupEmptied]]:

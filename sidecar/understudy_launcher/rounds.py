@@ -44,7 +44,9 @@ class Round:
 
     def failed(self, event: WorkerEnded) -> WorkerExited:
         self.note_code(event)
-        failure = WorkerExited(self.token, event.local_rank, event.exit_code, event.signal, event.message, event.at)
+        failure = WorkerExited(
+            self.token, event.local_rank, event.exit_code, event.signal, event.message, event.at, event.traceback
+        )
         self.failures.append(failure)
         return failure
 

@@ -59,6 +59,7 @@ class WorkerExited:
     signal: Optional[str]
     message: str
     at: float
+    traceback: str = ""  # the end of its Python traceback; "" if it left none
 
 
 @dataclass(frozen=True)

@@ -222,6 +222,7 @@ class WorkerFailed:
     signal: Optional[str]  # e.g. SIGKILL
     message: str
     at: float
+    traceback: str = ""  # the end of its Python traceback; "" if it left none
 
 
 @dataclass(frozen=True)

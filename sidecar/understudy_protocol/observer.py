@@ -10,6 +10,7 @@ from typing import Optional
 from understudy_protocol.enums import CloseReason, Fault, FaultClass, RoundToken, Term, WorkersState
 from understudy_protocol.membership import Close, RankHolder
 from understudy_protocol.recovery import Cause as Cause
+from understudy_protocol.recovery import Consequence as Consequence
 from understudy_protocol.recovery import Recovery as Recovery
 from understudy_protocol.rollouts import Rollouts
 

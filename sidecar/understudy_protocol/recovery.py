@@ -8,6 +8,10 @@ from typing import Optional
 
 from understudy_protocol.enums import Fault, Strategy, Term
 
+#: Limits of a recovery's texts and of its list of consequences.
+MAX_TRACEBACK_CHARS = 2000
+MAX_CONSEQUENCES = 16
+MAX_CONSEQUENCE_CHARS = 200
 #: Recovery.reason of a member that was swapped because of its node's verdict, and not because of a fault.
 SWAP_REASON = "it is swapped before it fails"
 
@@ -19,6 +23,18 @@ class Cause:
     rank: Optional[int]
     pod: str
     node: str
+    exit_code: Optional[int]
+    signal: Optional[str]
+    message: str
+    traceback: str = ""  # the end of the worker's Python traceback; "" if it left none
+
+
+@dataclass(frozen=True)
+class Consequence:
+    """A worker's failure that was reported after the first one of its round, and before the next round."""
+
+    rank: int
+    pod: str
     exit_code: Optional[int]
     signal: Optional[str]
     message: str
@@ -41,6 +57,9 @@ class Recovery:
     reason: str = ""  # why the ladder chose this strategy; "" while that is not known
     running_at: Optional[float] = None  # when all workers of the round had started
     pause_s: Optional[float] = None  # from the last step before to the first after, as measured by a pod that made both
+    consequences: tuple[Consequence, ...] = ()  # the first ones, at most MAX_CONSEQUENCES
+    consequence_count: int = 0  # all that were reported
+    steps_lost: Optional[int] = None  # steps that were made before the fault and repeated after it; None: not known
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,7 @@ def _end(worker: _Worker) -> WorkerEnded:
         error = None
     if error is None:
         at = failure.time_of(worker.started_at, time.time())
-        return WorkerEnded(worker.local_rank, None, None, 0, failure.message or _UNSEEN, at)
+        return WorkerEnded(worker.local_rank, None, None, 0, failure.message or _UNSEEN, at, failure.traceback)
     code = error.si_status if error.si_code == os.CLD_EXITED else -error.si_status
     return worker_ended(worker.local_rank, code, failure, worker.started_at)
 

@@ -13,6 +13,7 @@ import os
 import runpy
 import sys
 import time
+import traceback
 import types
 from dataclasses import dataclass
 from importlib.machinery import BuiltinImporter, SourceFileLoader
@@ -68,7 +69,9 @@ def run(program: Program) -> None:
 
 def _write_error_file(error: BaseException) -> None:
     with contextlib.suppress(Exception):  # no variable, a file written by @record, or an exception without a text
-        error_text = {"message": f"{type(error).__name__}: {error}", "extraInfo": {"timestamp": str(int(time.time()))}}
+        callstack = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        details = {"py_callstack": callstack, "timestamp": str(int(time.time()))}
+        error_text = {"message": f"{type(error).__name__}: {error}", "extraInfo": details}
         with open(os.environ[_ERROR_FILE], "x", encoding="utf-8") as file:
             json.dump({"message": error_text}, file)
 

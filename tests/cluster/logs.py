@@ -28,6 +28,7 @@ QUESTIONS = {
     "objects/all.yaml": ["get", "all", "-A", "-o", "yaml"],
     "objects/trainingjobs.yaml": ["get", "trainingjobs", "-A", "-o", "yaml"],
     "objects/injectedjobs.yaml": ["get", "injectedjobs", "-A", "-o", "yaml"],
+    "objects/recoveries.yaml": ["get", "recoveries", "-A", "-o", "yaml"],
     "objects/hotsparepools.yaml": ["get", "hotsparepools", "-A", "-o", "yaml"],
     "objects/events.yaml": ["get", "events", "-A", "--sort-by=.lastTimestamp", "-o", "yaml"],
     "objects/events.txt": ["get", "events", "-A", "--sort-by=.lastTimestamp"],

@@ -12,6 +12,7 @@ GROUPS = {
     "events": "apis/events.k8s.io/v1",
     "hotsparepools": "apis/understudy.dev/v1alpha1",
     "injectedjobs": "apis/understudy.dev/v1alpha1",
+    "recoveries": "apis/understudy.dev/v1alpha1",
     "jobs": "apis/batch/v1",
     "jobsets": "apis/jobset.x-k8s.io/v1alpha2",
     "leases": "apis/coordination.k8s.io/v1",

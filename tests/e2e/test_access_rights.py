@@ -39,6 +39,7 @@ RARE = {
     Right("batch", "jobs/status", "patch"): "a suspended Job keeps its startTime before Kubernetes 1.36",
     Right("understudy.dev", "trainingjobs", "get"): "a job has changed between its read and the write of its status",
     Right("understudy.dev", "trainingjobs/finalizers", "update"): "never sent: an admission plugin asks for it",
+    Right("understudy.dev", "recoveries", "delete"): "a job has had more faults than recovery.historyLimit",
     Right("understudy.dev", "hotsparepools", "get"): "a pool has changed between its read and the write of its status",
     Right("understudy.dev", "hotsparepools/finalizers", "update"): "never sent: an admission plugin asks for it",
     **dict.fromkeys(INJECTION, "of injected pods: test_inject.py"),

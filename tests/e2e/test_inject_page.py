@@ -86,7 +86,7 @@ def test_the_three_steps_of_the_page_lead_to_a_training_with_a_spare(cluster: Cl
     # when it is applied with the page's command
     shell.must(apply)
     # then the next command lists it as it trains, with the sizes on the page
-    wanted = {"PHASE": "Running", "ACTIVE": "4", "DESIRED": "4", "SPARES": "1", "ROUND": "0"}
+    wanted = {"PHASE": "Running", "READY": "4/4", "SPARES": "1", "RECOVERIES": "0"}
 
     def listed() -> bool:
         return wanted.items() <= columns(shell.must(listing), "job.train").items()
@@ -123,7 +123,7 @@ def test_the_jobset_of_the_page_trains_with_the_label_alone(cluster: Cluster, sh
     shell.must("kubectl apply -f train.yaml")
     # then all its pods train
     listing = "kubectl -n research get injectedjobs"
-    wanted = {"PHASE": "Running", "ACTIVE": "4", "DESIRED": "4", "SPARES": "0"}
+    wanted = {"PHASE": "Running", "READY": "4/4", "SPARES": "0"}
 
     def listed() -> bool:
         return wanted.items() <= columns(shell.must(listing), "jobset.pytorch").items()

@@ -41,9 +41,9 @@ def test_an_applied_job_steps_on_all_ranks_and_kubectl_reports_it(training: Trai
     assert status["members"] == {"desired": 3, "active": 3, "ready": 3}
     assert status["spares"] == {"desired": 1, "ready": 1, "claimed": 0}
     header, row = training.cluster.kubectl("-n", NAMESPACE, "get", "tj", "ddp").splitlines()
-    recoveries = ["RESTARTS", "INPLACE", "SWAPS"]
-    assert header.split() == ["NAME", "PHASE", "ACTIVE", "DESIRED", "SPARES", "ROUND", *recoveries, "AGE"]
-    assert row.split()[:7] == ["ddp", "Running", "3", "3", "1", "0", "0"]
+    columns = ["NAME", "PHASE", "READY", "SPARES", "RECOVERIES", "LAST", "FAULT", "STEP", "AGE"]
+    assert header.split() == columns
+    assert row.split()[:5] == ["ddp", "Running", "3/3", "1", "0"]
 
 
 def test_a_killed_worker_restarts_in_place(training: Training) -> None:

@@ -465,6 +465,6 @@ def test_everything_can_be_removed_as_the_page_states(server: "ApiServer", reade
 
 def test_without_helm_in_the_cluster_as_the_page_states(server: "ApiServer", reader: Reader) -> None:
     reader.follow("Without Helm", 0, "understudy-plain")
-    assert len([name for name in list_objects(server, "crd") if "understudy" in name]) == 3
+    assert len([name for name in list_objects(server, "crd") if "understudy" in name]) == 4
     reader.follow("Without Helm", 1, "understudy-plain")
     assert len(list_objects(server, "-n", "understudy-plain", "deployments")) == 3

@@ -136,6 +136,7 @@ def test_a_minimal_job_reads_back_with_defaults(cluster: "ApiServer") -> None:
         "spareTimeout": "30s",
         "coordinatorLossTimeout": "30s",
         "launcherTimeout": "15s",
+        "historyLimit": 200,
     }
     assert "elastic" not in job["spec"]
     assert replicated_job(job)["replicas"] == 1
@@ -318,11 +319,22 @@ def test_status_is_a_subresource_and_shows_in_columns(cluster: "ApiServer") -> N
     # then it reads back as written, and the columns show it
     assert read_back(cluster, "shown")["status"] == STATUS | {"recoveries": recoveries}
     narrow = cluster.kubectl("get", "tj", "shown").stdout.splitlines()
-    columns = ["NAME", "PHASE", "ACTIVE", "DESIRED", "SPARES", "ROUND", "RESTARTS", "INPLACE", "SWAPS", "AGE"]
+    columns = ["NAME", "PHASE", "READY", "SPARES", "RECOVERIES", "LAST", "FAULT", "STEP", "AGE"]
     assert narrow[0].split() == columns
-    assert narrow[1].split()[:-1] == ["shown", "Running", "7", "8", "1", "4", "3", "3", "1"]
+    assert narrow[1].split()[:-1] == ["shown", "Running", "6/8", "1", "4", "Process", "1200"]
     wide = cluster.kubectl("get", "tj", "shown", "-o", "wide").stdout.splitlines()
-    assert {"FAULTTOLERANT", "SUSPENDED", "STEP", "COORDINATOR", "PROMOTED"} < set(wide[0].split())
+    of_wide = {
+        "FAULTTOLERANT",
+        "SUSPENDED",
+        "ACTIVE",
+        "ROUND",
+        "RESTARTS",
+        "INPLACE",
+        "SWAPS",
+        "COORDINATOR",
+        "PROMOTED",
+    }
+    assert of_wide < set(wide[0].split())
     promoted = '[{"groupRank":3,"pod":"shown-workers-spare-0-fghij"}]'
     assert {"1200", "shown-workers-spare-0-abcde", promoted} < set(wide[1].split())
 

@@ -249,6 +249,14 @@ PORTS = {"ports": [{"port": 443}]}
 MESSAGE_OWNER = "may create, change and delete only objects whose controller is a TrainingJob"
 MESSAGE_SECRET = "may create only immutable Secrets of type Opaque"
 MESSAGE_BUNDLE = "this account may change only caBundle of the webhook configurations"
+A_RECOVERY = {
+    "apiVersion": KUBE,
+    "kind": "Recovery",
+    "metadata": {"name": "evil", "namespace": TEAM},
+    "jobName": "llm",
+    "fault": "Node",
+    "detectedAt": "2026-11-20T10:00:00.000000Z",
+}
 #: Attacks by name: each with the API server's message.
 ATTACKS: dict[str, tuple[Attack, str]] = {
     # with the token of the process that renews the webhook's certificate
@@ -310,6 +318,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         MESSAGE_SECRET,
     ),
     "creates a Secret that no job owns": (creates(OPERATOR, a_secret("evil")), MESSAGE_OWNER),
+    "writes a fault into the history of no job": (creates(OPERATOR, A_RECOVERY), MESSAGE_OWNER),
     "deletes another user's Secret": (deletes(OPERATOR, "secret/theirs"), MESSAGE_OWNER),
     "deletes a job's Secret that has a finalizer": (
         deletes(OPERATOR, "secret/finalized"),
@@ -451,6 +460,10 @@ NOT_GRANTED: dict[str, tuple[Attack, str]] = {
     "with the role edit writes the status of a pool": (
         writes_status(EDITOR, "hotsparepool/there"),
         'patch resource "hotsparepools/status"',
+    ),
+    "with the role edit writes a fault into a job's history": (
+        creates(EDITOR, A_RECOVERY),
+        'create resource "recoveries"',
     ),
     "with the role edit creates an InjectedJob": (creates(EDITOR, AN_INJECTED_JOB), 'create resource "injectedjobs"'),
 }

@@ -380,6 +380,16 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.spares.replicas",
         "spares.replicas must be 0 or more, and at most 1000",
     ),
+    "a negative number of kept recoveries": (
+        lambda job: job["spec"].update(recovery={"historyLimit": -1}),
+        "spec.recovery.historyLimit",
+        "recovery.historyLimit must be 0 to 1000",
+    ),
+    "more than 1000 kept recoveries": (
+        lambda job: job["spec"].update(recovery={"historyLimit": 1001}),
+        "spec.recovery.historyLimit",
+        "recovery.historyLimit must be 0 to 1000",
+    ),
     "-1 restarts in place": (
         lambda job: job["spec"].update(recovery={"inPlace": {"maxRestarts": -1}}),
         "spec.recovery.inPlace.maxRestarts",
@@ -1073,12 +1083,14 @@ STATUS: Manifest = {
         }
     ],
     "replicatedJobsStatus": [{"name": "workers", "ready": 2, "succeeded": 0, "failed": 0, "active": 2, "suspended": 0}],
+    "ready": "6/8",
     "members": {"desired": 8, "active": 7, "ready": 6},
     "spares": {"desired": 2, "ready": 1, "claimed": 1},
     "promotedSpares": [{"pod": "shown-workers-spare-0-fghij", "groupRank": 3}],
     "round": 4,
     "coordinator": {"epoch": 0, "term": 1, "podName": "shown-workers-spare-0-abcde", "podUID": "0b5c"},
     "recoveriesByStrategy": {"inPlace": 3, "spareSwap": 1, "podRecreate": 0, "jobRestart": 0},
+    "recoveryCount": 4,
     "lastRecovery": {
         "fault": "Process",
         "strategy": "InPlace",

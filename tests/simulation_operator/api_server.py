@@ -109,6 +109,8 @@ class ApiServer:
             metadata["ownerReferences"] = result["ownerReferences"]
         if "spec" in body:
             known["spec"] = merged(known["spec"], body["spec"])
+        if at.plural == "recoveries":  # their fields are beside metadata
+            known = {**merged(known, {name: value for name, value in body.items() if name != "metadata"})}
         is_done = metadata.get("deletionGracePeriodSeconds") == 0 and not metadata.get("finalizers")
         return self.remove(at.plural, known) if is_done else self.put(at.plural, known)
 
@@ -148,7 +150,9 @@ class ApiServer:
     # Changes by other components, without a request
 
     def of(self, plural: str, label: str = "", **labels: str) -> list[Raw]:
-        """The objects of a kind that have this label, and these labels with these values."""
+        """The objects of a kind that have this label, and these labels with these values. label: also NAME=VALUE."""
+        label, _, value = label.partition("=")
+        labels |= {label: value} if value else {}
         found = []
         for (kind, _, _), raw in self.objects.items():
             result = raw["metadata"].get("labels", {})

@@ -152,7 +152,7 @@ class Cluster:
         self.server.put("pods", raw)
 
     def _collect(self, job_uid: str) -> None:
-        for plural in ("pods", "services", "secrets", "jobs"):
+        for plural in ("pods", "services", "secrets", "jobs", "recoveries"):
             for raw in self.server.of(plural, **{names.LABEL_JOB_UID: job_uid}):
                 if raw["metadata"].get("finalizers"):
                     path = f"/api/v1/namespaces/{raw['metadata']['namespace']}/{plural}/{raw['metadata']['name']}"
@@ -169,7 +169,7 @@ class Cluster:
         owners = {raw["metadata"]["labels"][names.LABEL_JOB_UID] for raw in self.server.of("pods", names.LABEL_JOB_UID)}
         owners |= {
             raw["metadata"]["labels"][names.LABEL_JOB_UID]
-            for plural in ("services", "secrets", "jobs")
+            for plural in ("services", "secrets", "jobs", "recoveries")
             for raw in self.server.of(plural, names.LABEL_JOB_UID)
         }
         for uid in sorted(owners - jobs):

@@ -5,6 +5,7 @@ During the faults, world.py checks that no replica writes without the lease, and
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from tests.simulation_operator.api_server import Raw
@@ -41,7 +42,7 @@ def find_violations(world: World, faults: int) -> Iterator[Wrong]:
     yield from find_pool_violations(world)
     jobs = set(world.trainings)
     owners = jobs | {raw["metadata"]["uid"] for raw in world.server.of("hotsparepools")}
-    for plural in ("pods", "services", "secrets", "jobs"):
+    for plural in ("pods", "services", "secrets", "jobs", "recoveries"):
         left = {raw["metadata"]["labels"][names.LABEL_JOB_UID] for raw in world.server.of(plural)} - owners
         if left:
             yield Wrong(Rule.NOTHING_OF_A_DELETED_JOB_IS_LEFT, f"{plural} of deleted jobs: {left}")
@@ -82,6 +83,7 @@ def _job(world: World, job: Raw, training: Training) -> Iterator[Wrong]:
     name, status = job["metadata"]["name"], job.get("status", {})
     running = world.cluster.running(training.job_uid)
     yield from _events(world, job)
+    yield from _recoveries(world, job)
     if training.closed is not None:
         if status.get("phase") != "Succeeded":
             yield Wrong(Rule.STATUS_IS_TRUE, f"{name} has succeeded, and its phase is {status.get('phase')}")
@@ -150,6 +152,17 @@ def _events(world: World, job: Raw) -> Iterator[Wrong]:
     for reason, pod in wanted:
         if not any(event["reason"] == reason and pod in event["note"] for event in of_job):
             yield Wrong(Rule.RECORDED_FAULTS_HAVE_EVENTS, f"{name} has no event {reason} {pod}")
+
+
+def _recoveries(world: World, job: Raw) -> Iterator[Wrong]:
+    """Each fault in status has one Recovery object, with the same end."""
+    name, uid = job["metadata"]["name"], job["metadata"]["uid"]
+    objects = world.server.of("recoveries", **{names.LABEL_JOB_UID: uid})
+    found = Counter((raw["detectedAt"], raw["cause"]["pod"], raw.get("resumedAt")) for raw in objects)
+    recorded = job.get("status", {}).get("recoveries", ())
+    wanted = Counter((entry["detectedAt"], entry["cause"]["pod"], entry.get("resumedAt")) for entry in recorded)
+    if missing := wanted - found:
+        yield Wrong(Rule.RECORDED_FAULTS_HAVE_OBJECTS, f"{name} has no Recovery {dict(missing)}: {dict(found)}")
 
 
 def _process(world: World, process: Process, leads: bool) -> Iterator[Wrong]:

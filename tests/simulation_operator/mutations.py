@@ -17,6 +17,7 @@ from unittest import mock
 from tests.simulation_operator.faults import Fault
 from tests.simulation_operator.rules import Rule
 from tests.simulation_operator.run import Case
+from understudy_operator.apply import recovery_objects
 from understudy_operator.apply.election import Election
 from understudy_operator.apply.events import Outbox, send_event
 from understudy_operator.apply.gateway import Gateway
@@ -35,6 +36,7 @@ from understudy_operator.plan.jobset import children
 from understudy_operator.plan.manifests.child_jobs import Written
 from understudy_operator.plan.pool import adopting, claiming
 from understudy_operator.plan.pool import reconcile_pool as reconcile
+from understudy_operator.plan.status import recovery_history
 from understudy_operator.plan.world import objects
 from understudy_operator.runtime.api import API_FAILURES, Api
 from understudy_protocol import pod as names
@@ -206,6 +208,23 @@ MUTATIONS = (
         lambda *_: (),
         setup={"failed": 0.3, "replicas": 2},
         faults=[(0.0, "lose pods"), (0.3, "kill")],
+    ),
+    Mutation(
+        "a write of a Recovery on which the API server failed is not sent again",
+        (Rule.RECORDED_FAULTS_HAVE_OBJECTS,),
+        recovery_objects,
+        "_must_repeat",
+        lambda _: False,
+        setup={"failed": 0.3},
+        faults=[(0.0, "lose pods")],
+    ),
+    Mutation(
+        "a recovery counts as written once it has ended",
+        (Rule.RECORDED_FAULTS_HAVE_OBJECTS,),
+        recovery_history,
+        "SETTLED_S",
+        0.0,
+        faults=[(0.0, "lose pods")],
     ),
     Mutation(
         "a Secret is created in each reconcile",

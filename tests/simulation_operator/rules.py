@@ -34,6 +34,7 @@ class Rule(StrEnum):
     A_JOB_TRAINS = "a job trains"
     THE_COORDINATOR_HAS_THE_LABEL = "the coordinator has the label"
     RECORDED_FAULTS_HAVE_EVENTS = "recorded faults have events"
+    RECORDED_FAULTS_HAVE_OBJECTS = "recorded faults have objects"
     TASKS_LIVE = "tasks live"
     THE_STORE_IS_TRUE = "the store is true"
     THE_STORE_IS_BOUNDED = "the store is bounded"

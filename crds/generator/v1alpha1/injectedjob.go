@@ -11,13 +11,15 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Kind/Name",type=string,JSONPath=`.status.target`,description="The object whose pods train"
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`,description="State of the training"
-// +kubebuilder:printcolumn:name="Active",type=integer,JSONPath=`.status.members.active`,description="Members that hold ranks"
-// +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=`.status.members.desired`,description="Members that the training needs"
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.ready`,description="Members whose workers run, of those that the training needs"
 // +kubebuilder:printcolumn:name="Spares",type=integer,JSONPath=`.status.spares.ready`,description="Spares that wait, ready to take ranks"
-// +kubebuilder:printcolumn:name="Round",type=integer,JSONPath=`.status.round`,description="The rendezvous that the workers are in, from 0"
+// +kubebuilder:printcolumn:name="Recoveries",type=integer,JSONPath=`.status.recoveryCount`,description="Recoveries so far, over all strategies"
+// +kubebuilder:printcolumn:name="Last Fault",type=string,JSONPath=`.status.lastRecovery.fault`,description="What broke last; kubectl get recoveries has all faults"
+// +kubebuilder:printcolumn:name="Step",type=integer,JSONPath=`.status.progress.step`,description="The newest training step"
+// +kubebuilder:printcolumn:name="Active",type=integer,JSONPath=`.status.members.active`,priority=1,description="Members that hold ranks"
+// +kubebuilder:printcolumn:name="Round",type=integer,JSONPath=`.status.round`,priority=1,description="The rendezvous that the workers are in, from 0"
 // +kubebuilder:printcolumn:name="InPlace",type=integer,JSONPath=`.status.recoveriesByStrategy.inPlace`,priority=1,description="Recoveries that restarted the workers in the same pods"
 // +kubebuilder:printcolumn:name="Swaps",type=integer,JSONPath=`.status.recoveriesByStrategy.spareSwap`,priority=1,description="Recoveries by a spare"
-// +kubebuilder:printcolumn:name="Step",type=integer,JSONPath=`.status.progress.step`,priority=1,description="The newest training step"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type InjectedJob struct {
 	metav1.TypeMeta   `json:",inline"`

@@ -1,6 +1,7 @@
 // Package v1alpha1 describes our kinds as Go types, because controller-gen reads
 // Go: crds/ is generated from this folder (see generate.py). This file has the
-// TrainingJob, hotsparepool.go the HotSparePool, injectedjob.go the InjectedJob.
+// TrainingJob, hotsparepool.go the HotSparePool, injectedjob.go the InjectedJob,
+// recovery.go the Recovery.
 //
 // Rules of this folder:
 //   - It has only fields that this version uses. An unknown field is rejected.
@@ -31,16 +32,18 @@ import (
 // +kubebuilder:resource:path=trainingjobs,singular=trainingjob,shortName=tj,categories=all
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`,description="State of the job"
-// +kubebuilder:printcolumn:name="Active",type=integer,JSONPath=`.status.members.active`,description="Members that hold ranks; without a launcher, pods of the Jobs that have not ended"
-// +kubebuilder:printcolumn:name="Desired",type=integer,JSONPath=`.status.members.desired`,description="Members that the job needs; without a launcher, pods"
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.ready`,description="Members whose workers run, of those that the job needs; without a launcher, pods"
 // +kubebuilder:printcolumn:name="Spares",type=integer,JSONPath=`.status.spares.ready`,description="Spares that wait, ready to take ranks"
-// +kubebuilder:printcolumn:name="Round",type=integer,JSONPath=`.status.round`,description="The rendezvous that the workers are in, from 0; empty without a launcher"
-// +kubebuilder:printcolumn:name="Restarts",type=integer,JSONPath=`.status.restarts`,description="Restarts of the whole job by failurePolicy"
-// +kubebuilder:printcolumn:name="InPlace",type=integer,JSONPath=`.status.recoveriesByStrategy.inPlace`,description="Recoveries that restarted the workers in the same pods"
-// +kubebuilder:printcolumn:name="Swaps",type=integer,JSONPath=`.status.recoveriesByStrategy.spareSwap`,description="Recoveries by a spare"
+// +kubebuilder:printcolumn:name="Recoveries",type=integer,JSONPath=`.status.recoveryCount`,description="Recoveries so far, over all strategies"
+// +kubebuilder:printcolumn:name="Last Fault",type=string,JSONPath=`.status.lastRecovery.fault`,description="What broke last; kubectl get recoveries has all faults"
+// +kubebuilder:printcolumn:name="Step",type=integer,JSONPath=`.status.progress.step`,description="The newest training step"
 // +kubebuilder:printcolumn:name="FaultTolerant",type=string,JSONPath=`.status.conditions[?(@.type=="FaultTolerant")].status`,priority=1,description="Whether the job has a launcher"
 // +kubebuilder:printcolumn:name="Suspended",type=boolean,JSONPath=`.spec.suspend`,priority=1,description="Whether the job is suspended"
-// +kubebuilder:printcolumn:name="Step",type=integer,JSONPath=`.status.progress.step`,priority=1,description="The newest training step"
+// +kubebuilder:printcolumn:name="Active",type=integer,JSONPath=`.status.members.active`,priority=1,description="Members that hold ranks; without a launcher, pods of the Jobs that have not ended"
+// +kubebuilder:printcolumn:name="Round",type=integer,JSONPath=`.status.round`,priority=1,description="The rendezvous that the workers are in, from 0; empty without a launcher"
+// +kubebuilder:printcolumn:name="Restarts",type=integer,JSONPath=`.status.restarts`,priority=1,description="Restarts of the whole job by failurePolicy"
+// +kubebuilder:printcolumn:name="InPlace",type=integer,JSONPath=`.status.recoveriesByStrategy.inPlace`,priority=1,description="Recoveries that restarted the workers in the same pods"
+// +kubebuilder:printcolumn:name="Swaps",type=integer,JSONPath=`.status.recoveriesByStrategy.spareSwap`,priority=1,description="Recoveries by a spare"
 // +kubebuilder:printcolumn:name="Coordinator",type=string,JSONPath=`.status.coordinator.podName`,priority=1,description="The pod whose sidecar is the coordinator"
 // +kubebuilder:printcolumn:name="Promoted",type=string,JSONPath=`.status.promotedSpares`,priority=1,description="Pods that were created as spares and hold ranks"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
@@ -190,7 +193,7 @@ type TrainingJobSpec struct {
 	// created after it.
 	// +optional
 	// +kubebuilder:default={}
-	Recovery Recovery `json:"recovery,omitempty"`
+	Recovery RecoveryPolicy `json:"recovery,omitempty"`
 
 	// How workers end when their pod is asked to end. It cannot be changed after
 	// creation.
@@ -748,7 +751,7 @@ type RolloutGateway struct {
 }
 
 // How the job recovers.
-type Recovery struct {
+type RecoveryPolicy struct {
 	// Restarts of the workers in place, in the same pods.
 	// +optional
 	// +kubebuilder:default={}
@@ -804,6 +807,13 @@ type Recovery struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[0-9]') && duration(self) >= duration('5s')",message="recovery.launcherTimeout must be a duration of at least 5s in whole hours, minutes and seconds, such as 15s or 1m: a pod whose launcher does not respond for this time is replaced"
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="recovery.launcherTimeout is immutable, because pods keep the one that they were created with: delete the TrainingJob and recreate it"
 	LauncherTimeout string `json:"launcherTimeout,omitempty"`
+
+	// How many Recovery objects of the job are kept: the newest. 0: none is created.
+	// Default: 200.
+	// +optional
+	// +kubebuilder:default=200
+	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 1000",message="recovery.historyLimit must be 0 to 1000: the number of Recovery objects of the job that are kept"
+	HistoryLimit int32 `json:"historyLimit,omitempty"`
 }
 
 // Restarts in place: all workers restart in the same pods.
@@ -912,6 +922,10 @@ type TrainingJobStatus struct {
 	// +listMapKey=name
 	ReplicatedJobsStatus []ReplicatedJobStatus `json:"replicatedJobsStatus,omitempty"`
 
+	// Ready members of the desired ones, such as 3/4: a summary of members.
+	// +optional
+	Ready string `json:"ready,omitempty"`
+
 	// Members: the pods of the job that the coordinator knows; without a launcher,
 	// the pods of its Jobs.
 	// +optional
@@ -945,11 +959,16 @@ type TrainingJobStatus struct {
 	// +optional
 	RecoveriesByStrategy *RecoveriesByStrategy `json:"recoveriesByStrategy,omitempty"`
 
+	// The sum of recoveriesByStrategy.
+	// +optional
+	RecoveryCount int32 `json:"recoveryCount"`
+
 	// The newest recovery.
 	// +optional
 	LastRecovery *RecoveryStatus `json:"lastRecovery,omitempty"`
 
-	// The newest ten recoveries, the oldest first.
+	// The newest ten recoveries, the oldest first: the operator continues from them. For
+	// users, each recovery has an object of its own (kubectl get recoveries).
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=10

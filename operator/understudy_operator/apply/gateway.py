@@ -23,6 +23,7 @@ from understudy_operator.apply.jobs import JobGateway
 from understudy_operator.apply.pace import Pace
 from understudy_operator.apply.parallel import in_parallel, slow_start
 from understudy_operator.apply.pools import PoolGateway
+from understudy_operator.apply.recovery_objects import RecoveryWriter
 from understudy_operator.apply.subject import Subject, Subjects, refusals_of
 from understudy_operator.observe.store import Kind, Raw, Store, job_kind
 from understudy_operator.plan.facts.cluster_objects import Pod
@@ -177,6 +178,10 @@ class Gateway:
     async def status(self, job: Job, status: JobStatus) -> bool:
         """Replace the status. False if the job has changed since it was read; the store then has the new version."""
         return await self._subjects.status(_subject(job), status)
+
+    def recovery_writer(self) -> RecoveryWriter:
+        """For the Recovery objects of one job."""
+        return RecoveryWriter(self._api, self.pace, self._steady)
 
     def outbox(self) -> Outbox:
         """For the events of one object."""

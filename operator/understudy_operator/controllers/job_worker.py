@@ -117,7 +117,7 @@ class JobWorker:
         self._adopter = Adopter(self.enqueue, clock.wall)
         self._job_pods = JobPods(gateway.jobs.list_pods, clock.steady)
         self._gone_pods = GonePods()
-        self._outbox = gateway.outbox()
+        self._outbox, self._recoveries = gateway.outbox(), gateway.recovery_writer()
         self._unconfirmed: deque[_Unconfirmed] = deque(maxlen=MOST_UNCONFIRMED)
         self._job_uid = ""
         self._link_of = ""  # the membership for which the link was created
@@ -159,6 +159,7 @@ class JobWorker:
         stopped_at = self._clock.steady()
         await self.loop.stop(finish_s)
         await self._outbox.stop(max(0.0, finish_s - (self._clock.steady() - stopped_at)))
+        await self._recoveries.stop(max(0.0, finish_s - (self._clock.steady() - stopped_at)))
         await self._unfollow(Unfollow())
         await self._adopter.close()
 
@@ -241,6 +242,7 @@ class JobWorker:
     async def _forget_job(self) -> None:
         """The job was deleted. Its name may belong to another job now."""
         self._gateway.forget(self._job_uid)
+        await self._recoveries.stop()
         await self._unfollow(JOB_DELETED)
         await self._adopter.close()
         self._coordination, self._checked_generation = Coordination(), 0
@@ -331,6 +333,8 @@ class JobWorker:
         if plan.status is not None and not await self._write_status(job, plan.status, plan.events):
             return False
         self._gateway.add_events(self._outbox, job, plan.events)
+        if plan.recoveries is not None:
+            self._recoveries.update(job, plan.recoveries)
         self._record_refusals(plan.jobs, await self._gateway.jobs.execute(job, plan.jobs))
         self._record_refusals(plan.claims, await self._gateway.pools.claims(job.namespace, job.uid, plan.claims))
         if any(isinstance(claim, ClaimWarm) for claim in plan.claims):

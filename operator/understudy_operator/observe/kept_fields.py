@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from understudy_operator.plan.facts.malformed import Malformed
+from understudy_operator.plan.facts.trainer import is_device
 from understudy_operator.runtime.decoded_fields import (
     check_job_fields,
     decode_metadata_fields,
@@ -116,6 +117,6 @@ def _container(container: Raw) -> dict[str, Any]:
     if variables := [entry for entry in container.get("env") or () if entry.get("name") in _VARIABLES]:
         kept["env"] = variables
     limits = (container.get("resources") or {}).get("limits") or {}
-    if memory := limits.get("memory"):
-        kept["resources"] = {"limits": {"memory": memory}}
+    if kept_limits := {name: limit for name, limit in limits.items() if name == "memory" or is_device(name)}:
+        kept["resources"] = {"limits": kept_limits}
     return kept

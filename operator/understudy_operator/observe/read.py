@@ -19,6 +19,7 @@ from understudy_operator.plan.facts.malformed import PartlyMalformed, number_in
 from understudy_operator.plan.facts.ownership import controller_of
 from understudy_operator.plan.facts.queue import read_queue
 from understudy_operator.plan.facts.status import JobStatus, read_job_status
+from understudy_operator.plan.facts.trainer import device_limit
 from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_operator.runtime import decoded_fields
 from understudy_operator.runtime.decoded_fields import PodStatus, Terminated
@@ -120,6 +121,7 @@ def read_pod(kept: Raw) -> Pod:
         port=_port(spec),
         lacks_port_since=_lacks_port_since(status),
         volumes_mounted=_is_true(status, _HAS_NETWORK),
+        devices=device_limit(_trainer(spec) or {}),
     )
 
 
@@ -199,8 +201,12 @@ def _close(sidecar: decoded_fields.ContainerStatus) -> Close | None:
     return None
 
 
+def _trainer(spec: decoded_fields.PodSpec) -> decoded_fields.Container | None:
+    return next((c for c in spec.get("containers") or () if names.ENV_NPROC in _variables(c)), None)
+
+
 def _out_of_memory(spec: decoded_fields.PodSpec, status: decoded_fields.PodStatus) -> str:
-    trainer = next((c for c in spec.get("containers") or () if names.ENV_NPROC in _variables(c)), None)
+    trainer = _trainer(spec)
     if trainer is None:
         return ""
     trainer_status = _container(status.get("containerStatuses"), trainer["name"]) or {}

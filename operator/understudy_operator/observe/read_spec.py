@@ -135,6 +135,7 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
         backoff_max_delay_s=seconds(recovery.get("backoff", {}).get("maxDelay", "30s")),
         worker_grace_period_s=seconds(recovery["workerGracePeriod"]) if "workerGracePeriod" in recovery else None,
         script_fault_rounds=int(recovery.get("backoff", {}).get("maxIdenticalFailures", 0)),
+        history_limit=int(recovery.get("historyLimit", 200)),
         warmup=tuple(spares.get("warmup", {}).get("command", ())),
         topology_key=spares.get("topologyKey", ""),
         pool=spares.get("pool", ""),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, assert_never
 
+from understudy_operator.plan.facts.recovery_objects import RecoveryFields
 from understudy_operator.plan.facts.status import JobStatus, PoolStatus
 from understudy_protocol.enums import Term
 from understudy_protocol.launcher import TakeOver
@@ -155,6 +156,14 @@ class Event:
 
 
 @dataclass(frozen=True)
+class RecoveryHistory:
+    """The Recovery objects that the faults in status should have, by name; and how many of the job's are kept."""
+
+    objects: Mapping[str, RecoveryFields]
+    limit: int
+
+
+@dataclass(frozen=True)
 class ClaimPod:
     """Claim this pod of a pool for the job, unless the pod has changed since it was read."""
 
@@ -285,7 +294,7 @@ class PoolPlan:
 @dataclass(frozen=True)
 class Plan:
     """Executed in this order: adoptions first, because they wait for no write; status before the appointment that it
-    records. Events are sent once status is written, even if a later write fails.
+    records. Events and Recovery objects are sent once status is written, even if a later write fails.
     """
 
     adopt: tuple[AdoptSpare, ...] = ()
@@ -297,6 +306,7 @@ class Plan:
     pods: tuple[PodIntent, ...] = ()
     link: Follow | Unfollow | None = None
     events: tuple[Event, ...] = ()
+    recoveries: RecoveryHistory | None = None  # None: no Recovery object may miss a write
     remove: str = ""  # why to delete the TrainingJob itself; "": keep it
     requeue_after_s: float | None = None  # look again, although nothing may have changed
     paused_writes: frozenset[str] = frozenset()  # wanted, but rejected too short a time ago: intent_key()

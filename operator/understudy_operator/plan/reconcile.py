@@ -27,6 +27,7 @@ from understudy_operator.plan.leadership.elections import is_coordinator_missing
 from understudy_operator.plan.pool.adopting import plan_adoptions, unadopted
 from understudy_operator.plan.pool.claiming import plan_claims
 from understudy_operator.plan.status.events import plan_events
+from understudy_operator.plan.status.recovery_history import plan_recovery_history
 from understudy_operator.plan.status.status import (
     PROGRESS_EVERY_S,
     attempt_ends_by_suspension,
@@ -89,6 +90,7 @@ def reconcile(observed: Observed, sidecar_image: str, at: float) -> Plan:
         ),
         link=farewell or _link(observed, leadership, now),
         events=plan_events(observed, leadership, status),
+        recoveries=plan_recovery_history(observed, status, now),
         remove=_expired(observed, now),
     )
     plan = without_paused(plan, observed.paused, now)

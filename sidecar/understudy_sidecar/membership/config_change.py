@@ -131,7 +131,7 @@ def take_leader_snapshot(state: CoordinatorState) -> m.LeaderSnapshot:
             number,
             counted_faults,
             dict(state.fault_history.evicted),
-            tuple(state.recovery_log.open[-MAX_OPEN_RECOVERIES_SENT:]),
+            state.recovery_log.open_in_brief(MAX_OPEN_RECOVERIES_SENT),
             state.backoff.failures,
         ),
         state.round.token,

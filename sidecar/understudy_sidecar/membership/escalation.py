@@ -80,13 +80,18 @@ def on_later_failure(state: CoordinatorState, member: MemberRecord, failed: m.Wo
         return
     if failed.token != state.round.token or member.group_rank is None:
         return
-    at = bounded_time(failed.at, state.round.formed_at, now)
-    if not state.pending.on_failure(member.uid, member.name, at) and (pending := state.pending.fault) is not None:
-        cause = faults.cause_of(state, member, failed, failed.message)
-        if pending.failures.add(FailureReport(member.uid, cause, at)):
-            state.recovery_log.set_cause(pending.at, cause)
-            state.notify_observers()
-            state.log(f"a worker of {member.name} failed earlier, by its node's clock: {failed.message}")
+    at, cause = (
+        bounded_time(failed.at, state.round.formed_at, now),
+        faults.cause_of(state, member, failed, failed.message),
+    )
+    is_of_eviction = state.pending.on_failure(member.uid, member.name, at)
+    pending = None if is_of_eviction else state.pending.fault
+    if pending is None or not pending.failures.add(FailureReport(member.uid, cause, at)):
+        faults.add_consequence(state, cause)
+        return
+    state.recovery_log.set_cause(pending.at, cause)
+    state.notify_observers()
+    state.log(f"a worker of {member.name} failed earlier, by its node's clock: {failed.message}")
 
 
 def deadline(state: CoordinatorState) -> float | None:

@@ -8,6 +8,7 @@ dropped messages of other rounds than the running one.
 from understudy_protocol import membership as m
 from understudy_protocol.enums import Fault
 from understudy_protocol.observer import Cause, Lost
+from understudy_protocol.recovery import MAX_TRACEBACK_CHARS
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.roster import MemberRecord
 
@@ -97,7 +98,14 @@ def cause_of(state: CoordinatorState, member: MemberRecord, failed: m.WorkerFail
     if failed is None:
         return Cause(None, member.name, member.node, None, None, message)
     rank = (member.group_rank or 0) * state.shape.nproc_per_node + failed.local_rank
-    return Cause(rank, member.name, member.node, failed.exit_code, failed.signal, message)
+    traceback = failed.traceback[-MAX_TRACEBACK_CHARS:]
+    return Cause(rank, member.name, member.node, failed.exit_code, failed.signal, message, traceback)
+
+
+def add_consequence(state: CoordinatorState, cause: Cause) -> None:
+    """A worker failed after the fault that ended the round."""
+    if state.recovery_log.add_consequence(cause):
+        state.notify_observers()
 
 
 def open_fault(

@@ -3,7 +3,9 @@
 Rules: the first fault of a round is its cause, and its consequences within the round get no entry. A member that was
 lost, or had left, before or at the same time replaces the cause: its peers' workers only failed because of that. A
 fault during an open recovery gets its own entry; the next step ends them all. A recovery that is open when the
-coordinator changes stays open in the next term, as the same entry.
+coordinator changes stays open in the next term, as the same entry. Failures that are reported after the first one and
+before the next round is formed are consequences of the newest entry: texts of members, so their number and length are
+limited.
 
 The first step of the new round ends a recovery. A job whose workers have never reported a step may have a script that
 never does: there the start of all workers ends it (`running_at`), and a later step is added.
@@ -14,7 +16,8 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from understudy_protocol.enums import Fault, Strategy
-from understudy_protocol.observer import Cause, Recovery
+from understudy_protocol.observer import Cause, Consequence, Recovery
+from understudy_protocol.recovery import MAX_CONSEQUENCE_CHARS, MAX_CONSEQUENCES
 
 MAX_RECOVERIES = 10
 #: The reason of a worker's fault without one: a coordinator that counts a fault adds a reason.
@@ -35,7 +38,8 @@ class RecoveryLog:
 
     def revise(self, fault: Fault, cause: Cause, reason: str = "") -> None:
         """Replace the cause of the newest open entry: a lost member, not a worker."""
-        self.open[-1] = replace(self.open[-1], fault=fault, cause=cause, strategy=None, reason=reason)
+        entry = _with_new_cause(self.open[-1], cause)
+        self.open[-1] = replace(entry, fault=fault, strategy=None, reason=reason)
 
     def set_reason(self, at: float, reason: str) -> None:
         """Set the reason for the strategy of the open entry that began at `at`."""
@@ -43,7 +47,15 @@ class RecoveryLog:
 
     def set_cause(self, at: float, cause: Cause) -> None:
         """Set another worker as the cause of the open entry that began at `at`: it failed earlier."""
-        self.open = [replace(entry, cause=cause) if entry.detected_at == at else entry for entry in self.open]
+        self.open = [_with_new_cause(entry, cause) if entry.detected_at == at else entry for entry in self.open]
+
+    def add_consequence(self, cause: Cause) -> bool:
+        """Add a worker's failure to the newest entry without a round. Whether an entry has changed."""
+        index = next((i for i in reversed(range(len(self.open))) if self.open[i].strategy is None), None)
+        if index is None or _worker(cause) == _worker(self.open[index].cause):
+            return False
+        before, self.open[index] = self.open[index], _with_consequence(self.open[index], cause)
+        return self.open[index] != before
 
     def newest_worker_fault(self) -> Recovery | None:
         """The newest open entry, if it is about a worker."""
@@ -122,6 +134,12 @@ class RecoveryLog:
         """Whether a step of this round ends a recovery, or adds to one."""
         return bool(self.open) or any(x.round == round_number and x.resumed_at is None for x in self._done)
 
+    def on_first_step(self, round_number: int, steps_lost: int) -> None:
+        """This round has made its first step, and repeats so many steps that were made before the fault."""
+        self.open = [replace(entry, steps_lost=steps_lost) for entry in self.open]
+        repeated = [replace(x, steps_lost=steps_lost) if x.round == round_number else x for x in self._done]
+        self._done = deque(repeated, maxlen=MAX_RECOVERIES)
+
     def on_step(self, round_number: int, at: float, pause_s: float | None = None) -> list[Recovery]:
         """This round has made its first step: return the recoveries that it ends."""
         self._done = deque(
@@ -139,9 +157,39 @@ class RecoveryLog:
         self.open = []
         return done
 
+    def open_in_brief(self, limit: int) -> tuple[Recovery, ...]:
+        """The newest open entries for a next coordinator, without the texts that only describe them."""
+        return tuple(
+            replace(entry, cause=replace(entry.cause, traceback=""), consequences=(), consequence_count=0)
+            for entry in self.open[-limit:]
+        )
+
     def newest(self) -> tuple[Recovery, ...]:
         """The newest ten, oldest first, including the open ones."""
         return tuple([*self._done, *self.open][-MAX_RECOVERIES:])
+
+
+def _worker(failure: Cause | Consequence) -> tuple[int | None, str]:
+    return failure.rank, failure.pod
+
+
+def _with_new_cause(entry: Recovery, cause: Cause) -> Recovery:
+    """With an earlier failure as the cause: the former one is the first consequence."""
+    former = _with_consequence(replace(entry, consequences=()), entry.cause)
+    listed = (*former.consequences, *entry.consequences)[:MAX_CONSEQUENCES]
+    return replace(former, cause=cause, consequences=listed)
+
+
+def _with_consequence(entry: Recovery, cause: Cause) -> Recovery:
+    """A failure without a rank is not listed, and neither is one that the entry has already."""
+    if cause.rank is None or _worker(cause) in map(_worker, entry.consequences):
+        return entry
+    entry = replace(entry, consequence_count=entry.consequence_count + 1)
+    if len(entry.consequences) >= MAX_CONSEQUENCES:
+        return entry
+    signal = None if cause.signal is None else cause.signal[:MAX_CONSEQUENCE_CHARS]
+    listed = Consequence(cause.rank, cause.pod, cause.exit_code, signal, cause.message[:MAX_CONSEQUENCE_CHARS])
+    return replace(entry, consequences=(*entry.consequences, listed))
 
 
 def _resumed(entry: Recovery, at: float, pause_s: float | None) -> Recovery:

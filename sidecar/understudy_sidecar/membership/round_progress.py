@@ -42,8 +42,10 @@ def on_step(state: CoordinatorState, member: MemberRecord, progress: m.Progress,
         state.notify_observers()
     state.backoff.on_step()
     state.steps.on_step(progress.median_step_s, now)
-    state.progress = StepProgress(progress.step, progress.total, now)
+    before, state.progress = state.progress, StepProgress(progress.step, progress.total, now)
     if state.round.on_step():
+        if before is not None:
+            state.recovery_log.on_first_step(state.round.token.round, max(0, before.step - progress.step + 1))
         # Without it, a standby whose pod is not in the round would take an earlier step for the last one.
         state.config_changes.send_snapshot_later(now)
     member.stepped = state.round.token

@@ -77,9 +77,10 @@ def _mark_failed(state: CoordinatorState, member: MemberRecord) -> None:
 def _on_failure(
     state: CoordinatorState, member: MemberRecord, failed: m.WorkerFailed | None, message: str, now: float
 ) -> None:
-    if faults.is_consequence(state, now):
-        return
     cause = faults.cause_of(state, member, failed, message)
+    if faults.is_consequence(state, now):
+        faults.add_consequence(state, cause)
+        return
     if failed is None:
         open_worker_fault(state, Fault.PROCESS, member, cause, now, keep_reason=escalation.UNCERTAIN)
         return

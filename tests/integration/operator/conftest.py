@@ -63,7 +63,9 @@ def wait_until_served(api_server: "ApiServer") -> None:
     deadline = time.monotonic() + 30
     # A request that arrives while the API server prepares a new kind may wait for half a minute, and the next one may
     # not wait at all.
-    while (done := api_server.kubectl("get", "trainingjobs,hotsparepools", "--request-timeout=5s")).returncode != 0:
+    while (
+        done := api_server.kubectl("get", "trainingjobs,hotsparepools,recoveries", "--request-timeout=5s")
+    ).returncode != 0:
         assert time.monotonic() < deadline, f"the API server does not serve our kinds: {done.stderr}"
         time.sleep(0.1)
 

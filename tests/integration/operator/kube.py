@@ -21,6 +21,7 @@ GROUPS = {
     "trainingjobs": "/apis/understudy.dev/v1alpha1",
     "hotsparepools": "/apis/understudy.dev/v1alpha1",
     "injectedjobs": "/apis/understudy.dev/v1alpha1",
+    "recoveries": "/apis/understudy.dev/v1alpha1",
     "events": "/apis/events.k8s.io/v1",
     "jobs": "/apis/batch/v1",
 }

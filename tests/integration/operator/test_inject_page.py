@@ -62,7 +62,7 @@ async def test_the_pages_three_steps_lead_to_an_injected_job(kube: Kube, shell: 
         return result if "job.train" in result else ""
 
     result = await kube.until("the InjectedJob is listed", listed)
-    assert {"NAME", "KIND/NAME", "PHASE", "ACTIVE", "DESIRED", "SPARES", "ROUND"} <= set(result.split())
+    assert {"NAME", "KIND/NAME", "PHASE", "READY", "SPARES", "RECOVERIES"} <= set(result.split())
 
     # and the last line describes it, with the sizes in the page's comment
     async def described() -> Raw | None:

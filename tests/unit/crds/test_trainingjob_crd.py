@@ -118,8 +118,18 @@ def test_kubectl_get_shows_the_state_of_the_job(version: Schema, fields: dict[st
     # then a narrow terminal shows the most important ones, a wide one shows more, and each column's field exists
     narrow = [column["name"] for column in columns if not column.get("priority")]
     wide = [column["name"] for column in columns if column.get("priority")]
-    assert narrow == ["Phase", "Active", "Desired", "Spares", "Round", "Restarts", "InPlace", "Swaps", "Age"]
-    assert wide == ["FaultTolerant", "Suspended", "Step", "Coordinator", "Promoted"]
+    assert narrow == ["Phase", "Ready", "Spares", "Recoveries", "Last Fault", "Step", "Age"]
+    assert wide == [
+        "FaultTolerant",
+        "Suspended",
+        "Active",
+        "Round",
+        "Restarts",
+        "InPlace",
+        "Swaps",
+        "Coordinator",
+        "Promoted",
+    ]
     assert next(x["jsonPath"] for x in columns if x["name"] == "FaultTolerant") == (
         '.status.conditions[?(@.type=="FaultTolerant")].status'
     )

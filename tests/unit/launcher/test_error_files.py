@@ -32,6 +32,23 @@ def test_the_first_line_of_a_workers_message(tmp_path: Path, content: Any, messa
     assert error_files.read(str(path)).message == message
 
 
+@pytest.mark.parametrize(
+    ("callstack", "traceback"),
+    [
+        ("Traceback:\n  line 7\nValueError: x\n", "Traceback:\n  line 7\nValueError: x"),
+        ("first line\n" + "x" * 1990 + "\nValueError: x", "ValueError: x"),  # whole lines of the last 2,000 characters
+        ("y" * 3000, "y" * 2000),
+        ("", ""),
+        (["Traceback"], ""),
+        (None, ""),
+    ],
+)
+def test_the_end_of_a_workers_traceback(tmp_path: Path, callstack: Any, traceback: str) -> None:
+    path = tmp_path / "error.json"
+    path.write_text(json.dumps({"message": {"message": "ValueError: x", "extraInfo": {"py_callstack": callstack}}}))
+    assert error_files.read(str(path)).traceback == traceback
+
+
 @pytest.mark.parametrize("content", [b"", b'{"message": "cut of', b"\xff\xfe", None])
 def test_content_that_cannot_be_parsed_is_no_message(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "error.json"

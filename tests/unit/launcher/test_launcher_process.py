@@ -152,11 +152,12 @@ def test_a_failed_workers_children_are_killed(launch: Launch) -> None:
 
 
 def test_the_message_is_the_one_in_torchs_error_file(launch: Launch) -> None:
-    text = '{"message": {"message": "RuntimeError: NCCL\\\\nand more", "extraInfo": {}}}'
+    text = '{"message": {"message": "RuntimeError: NCCL\\\\nand more", "extraInfo": {"py_callstack": "line 7"}}}'
     launched = launch("sh", "-c", f"""printf '{text}' > "$TORCHELASTIC_ERROR_FILE"; exit 1""")
     launched.join()
     started(launched)
-    assert launched.sidecar.expect(WorkerExited).message == "RuntimeError: NCCL"
+    exited = launched.sidecar.expect(WorkerExited)
+    assert (exited.message, exited.traceback) == ("RuntimeError: NCCL", "line 7")
 
 
 #: torch's @record in a worker that takes long to end after its exception.

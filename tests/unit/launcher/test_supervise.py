@@ -5,6 +5,7 @@ Drains and closes with a grace are in test_supervise_graces.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -198,6 +199,11 @@ def test_a_failed_worker_is_reported_and_its_children_killed_but_not_its_neighbo
     exited = m.WorkerExited(token(0), 1, 3, None, "exit code 3", 1000.0)
     assert driven.do(ended(1, 3)) == [*kills(1), e.Report(exited)]
     assert driven.hello().workers is WorkersState.FAILED
+
+
+def test_a_failed_worker_is_reported_with_its_traceback() -> None:
+    exited = m.WorkerExited(token(0), 1, 3, None, "exit code 3", 1000.0, "Traceback")
+    assert running().do(replace(ended(1, 3), traceback="Traceback"))[-1] == e.Report(exited)
 
 
 def test_a_signal_is_a_failure_too() -> None:

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from understudy_operator.runtime.api import Api, ApiError
+from understudy_operator.runtime.api import Api, ApiError, Keep, ObjectList
 
 Raw = dict[str, Any]
 CREATED = "2026-11-20T10:00:00Z"
@@ -117,6 +117,15 @@ class FakeApi(Api):
         if path not in self.objects:
             raise ApiError(404, "NotFound", f"{path} not found")
         return copy.deepcopy(self.objects[path])
+
+    async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> ObjectList:
+        """selector: one label and its value, or ""."""
+        self.calls.append(("LIST", f"{path}?{selector}"))
+        self._let("LIST", path)
+        label, _, value = selector.partition("=")
+        listed = [raw for key, raw in self.objects.items() if key.startswith(f"{path}/")]
+        selected = [raw for raw in listed if not label or raw["metadata"].get("labels", {}).get(label) == value]
+        return ObjectList([keep(copy.deepcopy(raw)) for raw in selected], "100")
 
 
 def _at(raw: Raw, field: str) -> object:

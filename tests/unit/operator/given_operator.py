@@ -41,8 +41,11 @@ class ClusterApi(FakeApi):
 
     async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> ObjectList:
         group, _, plural = path.rpartition("/")
+        label, _, value = selector.partition("=")  # or only a label
         present = [raw for at, raw in self.objects.items() if at.startswith(group) and at.split("/")[-2] == plural]
-        items = [raw for raw in present if not selector or selector in raw["metadata"].get("labels", {})]
+        labels = [raw["metadata"].get("labels", {}) for raw in present]
+        chosen = [not label or (label in of_raw and of_raw[label] == (value or of_raw[label])) for of_raw in labels]
+        items = [raw for raw, is_chosen in zip(present, chosen, strict=True) if is_chosen]
         return ObjectList([keep(raw) for raw in json.loads(json.dumps(items))], "1")
 
     async def watch(self, path: str, selector: str, version: str) -> AsyncGenerator[WatchEvent]:

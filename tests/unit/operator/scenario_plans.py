@@ -41,6 +41,7 @@ from understudy_operator.plan.facts.cluster_objects import ChildJob, Node, Pod
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.keys import JOB_NAME
 from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.recovery_objects import RecoveryFields
 from understudy_operator.plan.facts.refusals import read_refusal
 from understudy_operator.plan.facts.secret_writes import SecretWrites
 from understudy_operator.plan.facts.status import written
@@ -344,6 +345,7 @@ def _lines(plan: Plan, before: Raw) -> Iterator[str]:
         case None:
             pass
     yield from (f"event {event.type} {event.reason}: {event.message}" for event in plan.events)
+    yield from () if plan.recoveries is None else map(_recovery_object, plan.recoveries.objects.values())
     yield from (f"do not try yet to {key}" for key in sorted(plan.paused_writes))
     if plan.remove:
         yield f"delete the TrainingJob: {plan.remove}"
@@ -388,6 +390,11 @@ def _changes(before: Raw, status: Raw) -> Iterator[str]:
 def _recovery(entry: Raw) -> str:
     how = entry.get("strategy", "not known yet")
     return f"{entry['fault']}, {how}, {'recovered' if 'resumedAt' in entry else 'open'}"
+
+
+def _recovery_object(fields: RecoveryFields) -> str:
+    outcome = "open" if fields.outcome is None else fields.outcome.value
+    return f"Recovery of {fields.cause.pod or 'the job'}: {fields.fault.value}, {fields.strategy}, {outcome}"
 
 
 def _job_line(intent: CreateJob | DeleteJob | PatchJob) -> str:

@@ -53,7 +53,7 @@ async def test_a_lease_that_is_not_renewed_is_reported_as_no_leader(installation
 @pytest.mark.parametrize(
     ("path", "result"),
     [
-        (KINDS, "the API server does not serve trainingjobs, hotsparepools, injectedjobs: apply the CRDs"),
+        (KINDS, "the API server does not serve trainingjobs, hotsparepools, injectedjobs, recoveries: apply the CRDs"),
         (LEASE, "no replica renews Lease operator"),
         (DEPLOYMENT.format("webhook"), "not found"),
     ],

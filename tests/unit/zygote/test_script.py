@@ -127,4 +127,9 @@ def test_the_exception_is_in_torchs_error_file_unless_torch_has_written_it(
     if recorded:
         assert file.read_text() == "torch was first"
     else:
-        assert error_files.read(str(file)).message == "ValueError: no data"
+        failure = error_files.read(str(file))
+        assert failure.message == "ValueError: no data"
+        # and so is its traceback, which begins in the script
+        first, frame, *_, last = failure.traceback.splitlines()
+        assert (first, last) == ("Traceback (most recent call last):", "ValueError: no data")
+        assert frame.endswith('train.py", line 1, in <module>')

@@ -62,6 +62,7 @@ class Pod:
     port: int = COORDINATOR_PORT  # that its sidecar listens on; with hostNetwork one of its own
     lacks_port_since: float = 0.0  # since when no node with room has its ports free; 0 if that is not why it waits
     volumes_mounted: bool = False  # all volumes: its kubelet reports a network, which it sets up after them
+    devices: int = 0  # GPUs, or other devices that count as such, that its trainer container requests
 
     @cached_property
     def address(self) -> str:

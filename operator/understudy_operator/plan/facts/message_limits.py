@@ -24,7 +24,13 @@ from understudy_protocol.observer import (
     Stepping,
     StepProgress,
 )
-from understudy_protocol.recovery import Cause
+from understudy_protocol.recovery import (
+    MAX_CONSEQUENCE_CHARS,
+    MAX_CONSEQUENCES,
+    MAX_TRACEBACK_CHARS,
+    Cause,
+    Consequence,
+)
 from understudy_protocol.rollouts import Rollouts
 from understudy_protocol.wire import WireError
 
@@ -89,6 +95,9 @@ class MessageLimits:
             resumed_at=None if recovery.resumed_at is None else self._time(recovery.resumed_at, now),
             running_at=None if recovery.running_at is None else self._time(recovery.running_at, now),
             pause_s=None if recovery.pause_s is None else min(max(0.0, recovery.pause_s), LAST),
+            consequences=tuple(_consequence(x) for x in recovery.consequences[:MAX_CONSEQUENCES]),
+            consequence_count=min(max(0, recovery.consequence_count), _MOST_COUNT),
+            steps_lost=None if recovery.steps_lost is None else min(max(0, recovery.steps_lost), _MOST),
         )
 
     def _rollouts(self, rollouts: Rollouts, now: float) -> Rollouts:
@@ -137,6 +146,18 @@ def _cause(cause: Cause) -> Cause:
         exit_code=exit_code,
         signal=None if cause.signal is None else _cut(cause.signal),
         message=_cut(cause.message),
+        traceback=cause.traceback[-MAX_TRACEBACK_CHARS:],
+    )
+
+
+def _consequence(found: Consequence) -> Consequence:
+    return replace(
+        found,
+        rank=min(max(0, found.rank), _MOST_COUNT),
+        pod=_cut(found.pod),
+        exit_code=found.exit_code if _fits(found.exit_code, _MOST_COUNT) else None,
+        signal=None if found.signal is None else found.signal[:MAX_CONSEQUENCE_CHARS],
+        message=found.message[:MAX_CONSEQUENCE_CHARS],
     )
 
 

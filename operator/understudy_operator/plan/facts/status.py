@@ -20,7 +20,9 @@ S = TypeVar("S", bound="Record")
 JOB_RESTART = "JobRestart"
 #: The largest integer that every JSON reader represents exactly.
 _MOST = 2**53
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+#: The largest int32, which counts have in the CRD.
+MAX_COUNT = 2**31 - 1
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 Number = Annotated[int, msgspec.Meta(ge=-1, le=_MOST)]
 Signed = Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)]
 Seconds = Annotated[float, msgspec.Meta(ge=-_MOST, le=_MOST)]
@@ -166,6 +168,7 @@ class JobStatus(Record, frozen=True):
     restarts: Count = msgspec.field(default_factory=int)
     restarts_count_towards_max: Count = msgspec.field(default_factory=int)
     replicated_jobs_status: tuple[ReplicatedJobStatus, ...] = ()
+    ready: str = ""  # of members, such as 3/4, for a column of kubectl
     members: Members = msgspec.field(default_factory=Members)
     spares: Spares = msgspec.field(default_factory=Spares)
     promoted_spares: tuple[PromotedSpare, ...] = ()
@@ -173,6 +176,7 @@ class JobStatus(Record, frozen=True):
     coordinator: CoordinatorStatus = CoordinatorStatus()
     rollouts: RolloutsStatus | None = None  # None until a coordinator has reported any
     recoveries_by_strategy: StrategyCounts = StrategyCounts()
+    recovery_count: Count = msgspec.field(default_factory=int)  # the sum of these
     last_recovery: RecoveryStatus | None = None
     recoveries: tuple[RecoveryStatus, ...] = ()  # the oldest first
     progress: ProgressStatus | None = None
@@ -219,12 +223,12 @@ class PoolStatus(Record, frozen=True):
 
 def read_job_status(raw: Mapping[str, Any]) -> tuple[JobStatus, str]:
     """For a raw TrainingJob or InjectedJob: the status, and the error of an invalid field, or ""."""
-    return _read(raw.get("status", {}), JobStatus)
+    return read_record(raw.get("status", {}), JobStatus)
 
 
 def read_pool_status(raw: Mapping[str, Any]) -> tuple[PoolStatus, str]:
     """The same for a HotSparePool."""
-    return _read(raw.get("status", {}), PoolStatus)
+    return read_record(raw.get("status", {}), PoolStatus)
 
 
 def written(status: Record) -> dict[str, Any]:
@@ -233,7 +237,8 @@ def written(status: Record) -> dict[str, Any]:
     return fields
 
 
-def _read(status: Any, record: type[S]) -> tuple[S, str]:
+def read_record(status: Any, record: type[S]) -> tuple[S, str]:
+    """The record without its invalid fields, and the error of the first of them, or ""."""
     try:
         return _converted(status, record), ""
     except msgspec.ValidationError:

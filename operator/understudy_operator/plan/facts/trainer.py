@@ -63,10 +63,14 @@ def describe_own_ranks(trainer: Raw, mode: str, ranks: int) -> str:
     return ""
 
 
+def is_device(resource: str) -> bool:
+    return _DEVICE.fullmatch(resource) is not None
+
+
 def device_limit(trainer: Raw) -> int:
     """0 if the container has no devices."""
     limits = (trainer.get("resources") or {}).get("limits") or {}
-    found = [number_in(str(quantity)) or 0 for name, quantity in limits.items() if _DEVICE.fullmatch(name)]
+    found = [number_in(str(quantity)) or 0 for name, quantity in limits.items() if is_device(name)]
     return min(max(found, default=0), MOST_WORKERS)
 
 

@@ -146,6 +146,13 @@ def _launcher_timeout(text: str) -> float:
     return seconds(text)
 
 
+def _history_limit(text: str) -> int:
+    number = _number(0)(text)
+    if number > MOST_RECOVERIES:
+        raise ValueError(text)
+    return number
+
+
 def _fence(text: str) -> float:
     return 0.0 if text == "Off" else seconds(text)
 
@@ -168,6 +175,7 @@ def _modules(text: str) -> tuple[str, ...]:
 
 SHORTEST_LAUNCHER_TIMEOUT_S = 5.0  # as in the CRD
 LONGEST_WORKER_GRACE_PERIOD_S = 3600.0  # as in the CRD
+MOST_RECOVERIES = 1000  # as in the CRD
 _DURATIONS = "a duration such as 30s, 10m or 1h"
 _OWN = ("launcher", "container", "nproc_per_node", "spares", "min_pods")
 #: name: (field of InjectionSettings or World, reader, valid values for messages)
@@ -197,6 +205,7 @@ _TABLE: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "worker-grace-period": ("worker_grace_period_s", _worker_grace_period, f"{_DURATIONS} at most"),
     "backoff-max-delay": ("backoff_max_delay_s", seconds, _DURATIONS),
     "max-identical-failures": ("script_fault_rounds", _number(0), "a number, 0 or more"),
+    "history-limit": ("history_limit", _history_limit, f"a number of at most {MOST_RECOVERIES}, 0 or more"),
     "topology-key": ("topology_key", _text, "the name of a node's label"),
 }
 ANNOTATIONS = tuple(sorted(_TABLE))

@@ -19,6 +19,7 @@ from understudy_operator.plan.facts.counts import member_counts, promoted_spares
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.recoveries import merge_history, with_recoveries
 from understudy_operator.plan.facts.status import (
+    MAX_COUNT,
     CoordinatorStatus,
     JobStatus,
     ProgressStatus,
@@ -79,7 +80,16 @@ def plan_status(observed: Observed, leadership: Leadership, now: float) -> JobSt
     elif attempt_ends_by_suspension(observed, now):
         status = drop_open_recoveries(reset_status(job, status, now))
         status = replace(status, phase="Suspended" if job.spec.suspend else "Restarting")
-    return replace(status, conditions=plan_conditions(observed, status, result, now))
+    return _with_summaries(replace(status, conditions=plan_conditions(observed, status, result, now)))
+
+
+def _with_summaries(status: JobStatus) -> JobStatus:
+    """With the fields that repeat others for the columns of kubectl."""
+    counts = status.recoveries_by_strategy
+    total = sum(getattr(counts, name) or 0 for name in counts.__struct_fields__)
+    return replace(
+        status, ready=f"{status.members.ready}/{status.members.desired}", recovery_count=min(total, MAX_COUNT)
+    )
 
 
 _ENDS = {"Completed": "Succeeded", "Failed": "Failed"}

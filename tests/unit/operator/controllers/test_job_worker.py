@@ -349,6 +349,39 @@ async def test_a_fault_in_status_has_its_event_although_the_next_write_fails(wor
     assert ("POST", "pods") in {(method, path.split("/")[-2]) for method, path in world.api.calls}
 
 
+async def test_a_fault_has_its_object_once_status_has_it(world: World, links: list[FakeLink]):
+    # given a job that runs
+    world.apply_job(status=APPOINTED)
+    async with at_work(world):
+        await world.until(lambda: bool(links))
+        # when a fault is reported, and then its end
+        fault = a_recovery(time.time() - 2)
+        links[0].coordination = Coordination(a_snapshot(recoveries=[fault], number=1), since=time.time())
+        world.enqueue()
+        await world.until(lambda: bool(world.api.of_kind("Recovery")))
+        assert "lastRecovery" in world.status()
+        is_done = replace(fault, resumed_at=time.time())
+        links[0].coordination = Coordination(a_snapshot(recoveries=[is_done], number=1), since=time.time())
+        world.enqueue()
+        # then one object has both
+        await world.until(lambda: world.api.of_kind("Recovery")[0].get("outcome") == "Recovered")
+    assert len(world.api.of_kind("Recovery")) == 1
+
+
+async def test_a_job_without_a_right_to_write_recoveries_is_reconciled_as_before(world: World, links: list[FakeLink]):
+    # given an API server that has no such kind
+    world.apply_job(status=APPOINTED)
+    world.api.deny = lambda _, path: ApiError(404, "NotFound", "no such kind") if "/recoveries" in path else None
+    async with at_work(world):
+        await world.until(lambda: bool(links))
+        fault = a_recovery(time.time() - 2, resumed_at=time.time())
+        links[0].coordination = Coordination(a_snapshot(recoveries=[fault], number=1), since=time.time())
+        world.enqueue()
+        # then status and events do not wait for it
+        await world.until(lambda: bool(events_of(world, "Recovered")))
+        assert "lastRecovery" in world.status()
+
+
 async def test_a_fault_has_its_event_although_its_write_had_no_answer_and_later_ones_failed(
     world: World, links: list[FakeLink]
 ):

@@ -473,6 +473,23 @@ def test_a_container_that_cannot_start_gives_the_reason_and_one_that_is_starting
     assert read_pod(raw).trouble == "container trainer: ImagePullBackOff: no such image"
 
 
+@pytest.mark.parametrize(
+    ("limits", "devices"),
+    [
+        ({"nvidia.com/gpu": "8", "rdma/hca": "4", "memory": "64Gi"}, 8),
+        ({"habana.ai/gaudi": 2}, 2),
+        ({"memory": "64Gi"}, 0),
+        ({"nvidia.com/gpu": "many"}, 0),
+        (None, 0),
+    ],
+)
+def test_the_devices_of_a_pod_are_those_of_its_trainer(limits: dict[str, Any] | None, devices: int) -> None:
+    raw = copy.deepcopy(POD)
+    others = {"name": "logs", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    raw["spec"]["containers"] = [others, {**TRAINER, "resources": {"limits": limits}}]
+    assert read_pod(raw).devices == devices
+
+
 TRAINER = {"name": "trainer", "env": [{"name": names.ENV_NPROC, "value": "8"}]}
 LIMITED = {**TRAINER, "resources": {"limits": {"memory": "64Gi"}}}
 KILLED = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}

@@ -125,6 +125,28 @@ def test_a_recovery_ends_with_the_first_step_and_lasts_as_long_as_a_survivor_has
     assert driven.coordinator.snapshot().recoveries_by_strategy["InPlace"] == 1
 
 
+def test_the_steps_that_a_round_repeats_are_lost() -> None:
+    # given a training that has made 20 steps, with a checkpoint after the 15th
+    driven = running()
+    driven.report_step("active-0", 20)
+    driven.fail_worker("active-1")
+    driven.report_started("active-0", "active-1")
+    # when a pod that cannot measure the pause makes step 16 first, and the other one a moment later
+    driven.report_step("active-1", 16)
+    driven.report_step("active-0", 16, pause_s=3.0)
+    # then steps 16 to 20 were repeated
+    assert driven.recovery().steps_lost == 5
+
+
+def test_a_round_that_continues_with_the_next_step_has_lost_none() -> None:
+    driven = running()
+    driven.report_step("active-0", 20)
+    driven.fail_worker("active-1")
+    driven.report_started("active-0", "active-1")
+    driven.report_step("active-0", 21, pause_s=3.0)
+    assert driven.recovery().steps_lost == 0
+
+
 def test_if_no_pod_that_has_stepped_is_left_any_first_step_ends_a_recovery() -> None:
     driven = running(1)  # its only pod has made steps
     driven.drop("active-0")

@@ -61,6 +61,37 @@ def test_an_abort_that_was_reported_first_is_not_the_cause_if_another_failure_is
     assert driven.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2}
 
 
+def test_all_other_failures_of_the_round_are_consequences_of_the_first_one() -> None:
+    # given an abort that was reported before the exception that caused it, and one after it
+    driven = job(nproc=2)
+    fails(driven, "active-0", ABORTED, at=driven.now - 0.01)
+    fails(driven, "active-1", RAISED, at=driven.now - 1.5, local_rank=1)
+    fails(driven, "active-2", ABORTED, at=driven.now - 0.01)
+    gathered(driven)
+    # when another report of that round arrives after the next one was formed
+    fails(driven, "active-2", ABORTED, at=driven.now, local_rank=1, token=RoundToken(1, 1, 0))
+    # then it is not counted any more
+    (recovery,) = driven.coordinator.snapshot().recoveries
+    assert recovery.cause.rank == 3
+    assert [(x.rank, x.pod, x.message) for x in recovery.consequences] == [
+        (0, "active-0", ABORTED),
+        (4, "active-2", ABORTED),
+    ]
+    assert recovery.consequence_count == 2
+
+
+def test_the_traceback_of_the_first_failure_is_reported_and_bounded() -> None:
+    driven = job()
+    failed = m.WorkerFailed(driven.token, 0, 1, None, RAISED, driven.now, "x" * 5000)
+    driven.at_once(Received(driven.link("active-1"), failed))
+    (recovery,) = driven.coordinator.snapshot().recoveries
+    assert len(recovery.cause.traceback) == 2000
+    # and no standby coordinator gets it
+    history = driven.coordinator.leader_snapshot().history
+    assert history is not None
+    assert [entry.cause.traceback for entry in history.open] == [""]
+
+
 def test_failures_are_gathered_for_20_ms() -> None:
     driven = job()
     before = driven.now

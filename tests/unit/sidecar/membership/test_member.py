@@ -239,8 +239,8 @@ def test_a_repeated_assignment_is_only_acknowledged_and_an_older_one_is_dropped(
         (l.WorkersStarted(R0), m.Started(R0)),
         (l.WorkersFinished(R0), m.Finished(R0)),
         (
-            l.WorkerExited(R0, 3, None, "SIGKILL", "killed by SIGKILL", 7.0),
-            m.WorkerFailed(R0, 3, None, "SIGKILL", "killed by SIGKILL", 7.0),
+            l.WorkerExited(R0, 3, None, "SIGKILL", "killed by SIGKILL", 7.0, "Traceback"),
+            m.WorkerFailed(R0, 3, None, "SIGKILL", "killed by SIGKILL", 7.0, "Traceback"),
         ),
         (l.Stepped(R0, 5, 100, 0.5, 7.0), m.Progress(R0, 5, 100, 0.5, 7.0)),
         (l.Hung(R0, 1, 5, 7.0, 600.0), m.Hung(R0, 1, 5, 7.0, 600.0)),

@@ -1,9 +1,11 @@
 """The recovery log: charges, withdrawals, and reports."""
 
+from dataclasses import replace
+
 import pytest
 
 from understudy_protocol.enums import Fault, Strategy
-from understudy_protocol.observer import Cause
+from understudy_protocol.observer import Cause, Consequence
 from understudy_sidecar.membership.recoveries import RecoveryLog
 
 NOT_COUNTED = "the previous coordinator was lost before it charged the fault"
@@ -124,3 +126,89 @@ def test_the_newest_entries_are_kept_and_all_are_counted() -> None:
         given.on_step(number, number + 0.5)
     assert [x.round for x in given.newest()] == list(range(5, KEPT + 5))
     assert given.counts["SpareSwap"] == KEPT + 5
+
+
+def a_failure(rank: int, message: str = "killed by SIGABRT") -> Cause:
+    return Cause(rank, f"pod-{rank // 8}", "node", None, "SIGABRT", message)
+
+
+def test_later_failures_of_a_round_are_consequences_of_its_fault() -> None:
+    given = RecoveryLog()
+    given.begin(Fault.PROCESS, WORKER, 1, 10.0)
+    assert given.add_consequence(a_failure(8))
+    assert given.add_consequence(a_failure(9))
+    # when a member reports a failure again, and the first one too
+    assert not given.add_consequence(a_failure(8))
+    assert not given.add_consequence(WORKER)
+    (entry,) = given.newest()
+    assert entry.consequences == (
+        Consequence(8, "pod-1", None, "SIGABRT", "killed by SIGABRT"),
+        Consequence(9, "pod-1", None, "SIGABRT", "killed by SIGABRT"),
+    )
+    assert entry.consequence_count == 2
+
+
+def test_a_failure_after_the_next_round_was_formed_is_no_consequence() -> None:
+    given = RecoveryLog()
+    assert not given.add_consequence(a_failure(8))
+    given.begin(Fault.PROCESS, WORKER, 1, 10.0)
+    given.on_round(1, Strategy.IN_PLACE)
+    assert not given.add_consequence(a_failure(8))
+    assert given.newest()[0].consequence_count == 0
+
+
+def test_sixteen_consequences_are_listed_with_short_texts_and_all_are_counted() -> None:
+    given = RecoveryLog()
+    given.begin(Fault.PROCESS, WORKER, 1, 10.0)
+    for rank in range(8, 28):
+        given.add_consequence(a_failure(rank, "x" * 5000))
+    (entry,) = given.newest()
+    assert [x.rank for x in entry.consequences] == list(range(8, 24))
+    assert {len(x.message) for x in entry.consequences} == {200}
+    assert entry.consequence_count == 20
+
+
+def test_a_worker_that_failed_earlier_makes_the_former_cause_a_consequence() -> None:
+    given = RecoveryLog()
+    given.begin(Fault.PROCESS, WORKER, 1, 10.0)
+    given.set_cause(10.0, a_failure(8))
+    (entry,) = given.newest()
+    assert (entry.cause.rank, [x.rank for x in entry.consequences]) == (8, [3])
+
+
+def test_the_loss_of_a_pod_makes_the_worker_that_failed_because_of_it_a_consequence() -> None:
+    given = RecoveryLog()
+    given.begin(Fault.PROCESS, WORKER, 1, 10.0)
+    given.revise(Fault.POD, POD, "its pod is lost")
+    (entry,) = given.newest()
+    assert (entry.cause, [x.rank for x in entry.consequences]) == (POD, [3])
+
+
+def test_the_first_step_of_a_round_reports_the_steps_that_it_repeats() -> None:
+    given = RecoveryLog()
+    given.begin(Fault.PROCESS, WORKER, 1, 10.0)
+    given.on_round(1, Strategy.IN_PLACE)
+    given.on_first_step(1, 7)
+    (done,) = given.on_step(1, 11.0)
+    assert done.steps_lost == 7
+    # and the round after it does not change that
+    given.on_first_step(2, 3)
+    assert given.newest()[0].steps_lost == 7
+
+
+def test_a_recovery_that_the_start_of_the_workers_has_ended_gets_its_lost_steps_too() -> None:
+    given = RecoveryLog()
+    given.begin(Fault.PROCESS, WORKER, 1, 10.0)
+    given.on_round(1, Strategy.IN_PLACE)
+    given.on_running(10.5)
+    given.on_first_step(1, 7)
+    assert given.newest()[0].steps_lost == 7
+
+
+def test_the_next_coordinator_gets_an_open_recovery_without_the_texts_that_only_describe_it() -> None:
+    given = RecoveryLog()
+    given.begin(Fault.PROCESS, replace(WORKER, traceback="x" * 2000), 1, 10.0)
+    given.add_consequence(a_failure(8))
+    (brief,) = given.open_in_brief(5)
+    assert (brief.cause, brief.consequences, brief.consequence_count) == (WORKER, (), 0)
+    assert brief.detected_at == 10.0

@@ -58,6 +58,7 @@ def test_a_silent_member_is_lost_when_workers_of_its_peers_fail() -> None:
     driven.fail_worker("active-0")
     assert driven.lost_pods() == {"active-1": "Node"}
     assert driven.recovery().cause.pod == "active-1"
+    assert [x.pod for x in driven.recovery().consequences] == ["active-0"]
 
 
 def test_a_suspected_member_that_comes_back_in_time_is_not_lost() -> None:

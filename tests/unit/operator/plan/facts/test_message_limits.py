@@ -10,7 +10,7 @@ from understudy_operator.plan.facts.recoveries import merge_history
 from understudy_operator.plan.times.rfc3339 import micro_time, parse_time, whole_seconds
 from understudy_protocol.enums import CloseReason, RoundToken
 from understudy_protocol.membership import Close
-from understudy_protocol.observer import Cause, ForkFallbacks, Refused, Snapshot, Stepping, StepProgress
+from understudy_protocol.observer import Cause, Consequence, ForkFallbacks, Refused, Snapshot, Stepping, StepProgress
 from understudy_protocol.rollouts import Rollouts, UpdateFailure
 from understudy_protocol.wire import WireError
 
@@ -37,6 +37,20 @@ def test_a_time_far_ahead_is_replaced_by_the_time_of_its_first_receipt() -> None
     assert first.recoveries[0].detected_at == second.recoveries[0].detected_at == NOW
     status = merge_history(merge_history([], first, NOW), second, NOW)
     assert [entry.detected_at for entry in status] == [micro_time(NOW)]
+
+
+def test_the_details_of_a_fault_are_cut() -> None:
+    # given a coordinator that sends more than a Recovery object may have
+    consequence = Consequence(2**40, "p" * 3000, 2**40, "S" * 300, "m" * 300)
+    cause = replace(a_recovery().cause, traceback="first" + "t" * 2000)
+    sent = a_recovery(cause=cause, consequences=(consequence,) * 20, consequence_count=-1, steps_lost=-5)
+    (result,) = limited(a_snapshot(recoveries=[sent])).recoveries
+    assert result.cause.traceback == "t" * 2000
+    assert len(result.consequences) == 16
+    listed = result.consequences[0]
+    assert (listed.rank, listed.exit_code, len(listed.signal or ""), len(listed.message)) == (2**31 - 1, None, 200, 200)
+    assert len(listed.pod) == 2000
+    assert (result.consequence_count, result.steps_lost) == (0, 0)
 
 
 def test_entries_that_are_no_longer_sent_are_not_kept() -> None:

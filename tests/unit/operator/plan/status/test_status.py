@@ -245,6 +245,19 @@ def test_a_spare_that_has_taken_a_rank_is_claimed_until_its_replacement_is_ready
     assert counts(observed(pods=(A0, S, new), snapshot=replaced))["spares"] == {"desired": 1, "ready": 1, "claimed": 0}
 
 
+def test_status_has_the_columns_that_kubectl_cannot_compute():
+    counts = {"InPlace": 2, "SpareSwap": 1, "PodRecreate": 0}
+    before = in_round(0, recoveriesByStrategy={"jobRestart": 3})
+    status = after(before, a_snapshot([member(A0, 0), member(A1, 1, WorkersState.STARTING)], counts=counts))
+    assert (status["ready"], status["recoveryCount"]) == ("1/2", 6)
+    # and the sum is a number that the CRD accepts, whatever a coordinator reports
+    most = after(before, a_snapshot(counts={"InPlace": 2**31 - 1, "SpareSwap": 2**31 - 1}))
+    assert most["recoveryCount"] == 2**31 - 1
+    # and a job that has just been created
+    assert status_of(observed(a_job(), ()))["ready"] == "0/2"
+    assert status_of(observed(a_job(), ()))["recoveryCount"] == 0
+
+
 @pytest.mark.parametrize("snapshot", [None, a_snapshot([member(A0, None)], epoch=2)])
 def test_counts_do_not_change_without_a_report_of_a_coordinator_but_desired_numbers_do(snapshot: Snapshot | None):
     # given an operator that has just started, or a new coordinator
