@@ -6,7 +6,7 @@ Times are Unix seconds; ranks are global. A field with a default may be missing.
 from dataclasses import dataclass
 from typing import Optional
 
-from understudy_protocol.enums import Fault, Strategy, Term
+from understudy_protocol.enums import Fault, Strategy, Term, Tier
 
 #: Recovery.reason of a member that was swapped because of its node's verdict, and not because of a fault.
 SWAP_REASON = "it is swapped before it fails"
@@ -41,6 +41,9 @@ class Recovery:
     reason: str = ""  # why the ladder chose this strategy; "" while that is not known
     running_at: Optional[float] = None  # when all workers of the round had started
     pause_s: Optional[float] = None  # from the last step before to the first after, as measured by a pod that made both
+    tier: Optional[Tier] = None  # where its round restores from; None: the job has no snapshots, or it is not known yet
+    tier_reason: str = ""  # why not from a snapshot
+    lost_steps: Optional[int] = None  # steps that the round has to make again; None: not known
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,8 @@ def _on_order(me: MemberState, message: object, now: float) -> None:
             me.order(l.DrainWorkers(token, grace_s))
         case m.WriteStacks(token) if member_workers.has_ranks(me, token):
             me.order(l.WriteStacks(token))
+        case m.Restore() as restore:
+            member_workers.on_restore(me, restore)
         case m.NodeVerdict() as verdict:
             _keep_verdict(me, verdict)
             me.log(f"node health verdict: {_describe(verdict)}")

@@ -12,8 +12,9 @@ never does: there the start of all workers ends it (`running_at`), and a later s
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from understudy_protocol.enums import Fault, Strategy
+from understudy_protocol.enums import Fault, Strategy, Tier
 from understudy_protocol.observer import Cause, Recovery
 
 MAX_RECOVERIES = 10
@@ -110,6 +111,20 @@ class RecoveryLog:
             else entry
             for entry in self.open
         ]
+
+    def on_restore(self, round_number: int, tier: Tier, reason: str, lost_steps: int | None) -> None:
+        """This round restores the training from there."""
+        self._revise_round(round_number, tier=tier, tier_reason=reason, lost_steps=lost_steps)
+
+    def set_lost_steps(self, round_number: int, lost_steps: int) -> None:
+        self._revise_round(round_number, lost_steps=lost_steps)
+
+    def _revise_round(self, round_number: int, **changes: Any) -> None:
+        def revised(entry: Recovery) -> Recovery:
+            return replace(entry, **changes) if entry.round == round_number else entry
+
+        self.open = [revised(entry) for entry in self.open]
+        self._done = deque([revised(entry) for entry in self._done], maxlen=MAX_RECOVERIES)
 
     def strategies_used(self) -> str:
         """The strategies so far, and how often each was used."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, CloseReason, WorkersState
 from understudy_protocol.observer import Recovery, StepProgress
-from understudy_sidecar.membership import ending
+from understudy_sidecar.membership import ending, restoring
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.roster import MemberRecord
 from understudy_sidecar.membership.round_state import Phase
@@ -46,6 +46,7 @@ def on_step(state: CoordinatorState, member: MemberRecord, progress: m.Progress,
     if state.round.on_step():
         # Without it, a standby whose pod is not in the round would take an earlier step for the last one.
         state.config_changes.send_snapshot_later(now)
+        restoring.on_first_step(state, progress.step)
     member.stepped = state.round.token
     if not state.recovery_log.awaits_step(state.round.token.round):
         return

@@ -1,0 +1,111 @@
+"""Which snapshot a round restores: the newest one that every rank has.
+
+Rules: a member reports its snapshots with its Started, when no worker of an older round is left to overwrite them. With
+the last report the coordinator chooses, and sends the choice to all members: their workers wait for it in load(). No
+member reports each save, so snapshots cost no message a step. A snapshot is named by the round that saved it and by its
+step, because two rounds may save the same step with different content. A coordinator that adopts a round adopts its
+choice if any member has received one, and otherwise chooses. If the rounds after SUSPECT_RESTORES restores in a row
+have failed within SUSPECT_STEPS steps by a fault of a worker, the snapshots may be the cause: the next round restores
+the script's own checkpoint. All work per message is O(1).
+"""
+
+from collections.abc import Iterable
+
+from understudy_protocol import membership as m
+from understudy_protocol.enums import Tier
+from understudy_protocol.snapshots import RestoreChoice, SavedStep, SavedSteps
+from understudy_sidecar.membership.coordinator_state import CoordinatorState
+from understudy_sidecar.membership.recoveries import WORKER_FAULTS
+from understudy_sidecar.membership.roster import MemberRecord
+
+SUSPECT_RESTORES = 2
+SUSPECT_STEPS = 3
+MAX_NAMED_PODS = 3
+#: A pod has two slots for each rank; a longer report is not read to its end.
+MAX_REPORTED = 4
+
+
+def begin(state: CoordinatorState, active: Iterable[MemberRecord]) -> None:
+    """These members have got their assignments of a new round."""
+    restores = state.restores
+    restores.unreported = {x.uid for x in active} if state.shape.snapshots else set()
+    restores.common, restores.without, restores.newest_step, restores.choice = None, [], None, None
+
+
+def adopt(state: CoordinatorState, active: Iterable[MemberRecord]) -> None:
+    """The round of the previous coordinator continues with these members."""
+    members = list(active)
+    begin(state, members)
+    choices = [x.saved.choice for x in members if x.saved is not None and x.saved.choice is not None]
+    if choices and state.shape.snapshots:
+        state.restores.choice, state.restores.restored = choices[0], choices[0].saved
+    for member in members:
+        on_report(state, member, member.saved)
+
+
+def on_report(state: CoordinatorState, member: MemberRecord, saved: SavedSteps | None, *, started: bool = False) -> None:
+    """A member's snapshots for the running round. started: its workers run, so None is its whole report."""
+    restores = state.restores
+    if not state.shape.snapshots or (saved is None and not started):
+        return
+    report = saved or SavedSteps(())
+    if restores.choice is not None and report.choice is None:
+        state.send(member, m.Restore(state.round.token, restores.choice))
+    if member.uid not in restores.unreported:
+        return
+    restores.unreported.discard(member.uid)
+    whole = frozenset(report.whole[-MAX_REPORTED:])
+    restores.common = whole if restores.common is None else restores.common & whole
+    if not whole:
+        restores.without.append(member.name)
+    if report.newest_step is not None:
+        restores.newest_step = max(report.newest_step, restores.newest_step or 0)
+    if not restores.unreported and restores.choice is None:
+        _choose(state)
+
+
+def on_first_step(state: CoordinatorState, step: int) -> None:
+    """The round has made its first step: if it has restored no snapshot, this tells which steps were lost."""
+    restores = state.restores
+    if restores.choice is not None and restores.choice.saved is None and restores.newest_step is not None:
+        state.recovery_log.set_lost_steps(state.round.token.round, max(0, restores.newest_step - step + 1))
+
+
+def _choose(state: CoordinatorState) -> None:
+    restores, newest = state.restores, max(state.restores.common or (), default=None)
+    restores.suspicions = restores.suspicions + 1 if _is_suspect(state, newest) else 0
+    choice = RestoreChoice(newest, "" if newest is not None else _why_none(state))
+    if restores.suspicions >= SUSPECT_RESTORES:
+        reason = f"{restores.suspicions} rounds in a row have failed within {SUSPECT_STEPS} steps of a restored snapshot"
+        choice, restores.suspicions = RestoreChoice(None, f"{reason}: it may be the cause"), 0
+    restores.choice, restores.restored = choice, choice.saved
+    lost = None
+    if choice.saved is not None and restores.newest_step is not None:
+        lost = max(0, restores.newest_step - choice.saved.step)
+    tier = Tier.STORAGE if choice.saved is None else Tier.MEMORY
+    state.recovery_log.on_restore(state.round.token.round, tier, choice.reason, lost)
+    members = [state.roster.members[uid] for uid in state.roster.holders if uid is not None]
+    state.broadcast((x.link for x in members if x.link is not None), m.Restore(state.round.token, choice))
+    chosen = choice.saved
+    what = f"step {chosen.step} of round {chosen.token}" if chosen else f"no snapshot: {choice.reason}"
+    state.log(f"round {state.round.token} restores {what}")
+    state.notify_observers()
+
+
+def _is_suspect(state: CoordinatorState, newest: SavedStep | None) -> bool:
+    """Whether the round before has restored a snapshot, and a worker failed soon after."""
+    before = state.restores.restored
+    if before is None or newest is None or newest.step - before.step >= SUSPECT_STEPS:
+        return False
+    recovered = [x for x in state.recovery_log.open if x.round == state.round.token.round]
+    return any(x.fault in WORKER_FAULTS for x in recovered)
+
+
+def _why_none(state: CoordinatorState) -> str:
+    names = state.restores.without
+    if len(names) == len(state.roster.active_members()):
+        return "no pod has a snapshot"
+    if names:
+        shown = ", ".join(sorted(names)[:MAX_NAMED_PODS]) + (", …" if len(names) > MAX_NAMED_PODS else "")
+        return f"{len(names)} pods have no snapshot of their ranks: {shown}"
+    return "the pods have no snapshot of the same step"
