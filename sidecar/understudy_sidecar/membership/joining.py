@@ -143,7 +143,7 @@ def _resume(state: CoordinatorState, member: MemberRecord, link: int, join: m.Jo
     if member.group_rank is None or state.round.phase is not Phase.RUNNING:
         return
     round_progress.on_acked(state, member)
-    restoring.on_report(state, member, join.saved)
+    restoring.on_report(state, member, join.saved, started=join.workers is not WorkersState.STARTING)
     if join.workers is WorkersState.RUNNING and member.uid in state.roster.starting:
         round_progress.on_started(state, member, now)
     elif join.workers is WorkersState.FINISHED:

@@ -19,6 +19,7 @@ from understudy_sidecar.membership import (
     escalation,
     faults,
     joining,
+    restoring,
     round_progress,
     worker_faults,
 )

@@ -12,7 +12,7 @@ the script's own checkpoint. All work per message is O(1).
 from collections.abc import Iterable
 
 from understudy_protocol import membership as m
-from understudy_protocol.enums import Tier
+from understudy_protocol.enums import Tier, WorkersState
 from understudy_protocol.snapshots import RestoreChoice, SavedStep, SavedSteps
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.recoveries import WORKER_FAULTS
@@ -40,7 +40,8 @@ def adopt(state: CoordinatorState, active: Iterable[MemberRecord]) -> None:
     if choices and state.shape.snapshots:
         state.restores.choice, state.restores.restored = choices[0], choices[0].saved
     for member in members:
-        on_report(state, member, member.saved)
+        on_report(state, member, member.saved, started=member.workers is not WorkersState.STARTING)
+    _record(state)
 
 
 def on_report(state: CoordinatorState, member: MemberRecord, saved: SavedSteps | None, *, started: bool = False) -> None:
@@ -79,17 +80,24 @@ def _choose(state: CoordinatorState) -> None:
         reason = f"{restores.suspicions} rounds in a row have failed within {SUSPECT_STEPS} steps of a restored snapshot"
         choice, restores.suspicions = RestoreChoice(None, f"{reason}: it may be the cause"), 0
     restores.choice, restores.restored = choice, choice.saved
-    lost = None
-    if choice.saved is not None and restores.newest_step is not None:
-        lost = max(0, restores.newest_step - choice.saved.step)
-    tier = Tier.STORAGE if choice.saved is None else Tier.MEMORY
-    state.recovery_log.on_restore(state.round.token.round, tier, choice.reason, lost)
+    _record(state)
     members = [state.roster.members[uid] for uid in state.roster.holders if uid is not None]
     state.broadcast((x.link for x in members if x.link is not None), m.Restore(state.round.token, choice))
     chosen = choice.saved
     what = f"step {chosen.step} of round {chosen.token}" if chosen else f"no snapshot: {choice.reason}"
     state.log(f"round {state.round.token} restores {what}")
     state.notify_observers()
+
+
+def _record(state: CoordinatorState) -> None:
+    """Add the choice to the recoveries that this round ends."""
+    choice, newest_step, lost_steps = state.restores.choice, state.restores.newest_step, None
+    if choice is None:
+        return
+    if choice.saved is not None and newest_step is not None:
+        lost_steps = max(0, newest_step - choice.saved.step)
+    tier = Tier.STORAGE if choice.saved is None else Tier.MEMORY
+    state.recovery_log.on_restore(state.round.token.round, tier, choice.reason, lost_steps)
 
 
 def _is_suspect(state: CoordinatorState, newest: SavedStep | None) -> bool:

@@ -89,6 +89,8 @@ class MessageLimits:
             resumed_at=None if recovery.resumed_at is None else self._time(recovery.resumed_at, now),
             running_at=None if recovery.running_at is None else self._time(recovery.running_at, now),
             pause_s=None if recovery.pause_s is None else min(max(0.0, recovery.pause_s), LAST),
+            tier_reason=_cut(recovery.tier_reason),
+            lost_steps=None if recovery.lost_steps is None else min(max(0, recovery.lost_steps), _MOST_COUNT),
         )
 
     def _rollouts(self, rollouts: Rollouts, now: float) -> Rollouts:

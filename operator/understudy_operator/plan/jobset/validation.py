@@ -9,15 +9,18 @@ from dataclasses import dataclass
 
 from understudy_operator.plan.facts import keys
 from understudy_operator.plan.facts.spec import MOST_MEMBERS, JobSpec
+from understudy_operator.plan.facts.trainer import memory_limit
 from understudy_operator.plan.jobset.patterns import invalid_pattern
 from understudy_operator.plan.jobset.startup import dependency_cycle
 from understudy_operator.plan.manifests.metadata import coordinator_endpoint
-from understudy_operator.plan.manifests.pods import kubelet_restarts, private_mount
+from understudy_operator.plan.manifests.pods import kubelet_restarts, private_mount, trainer_of
 
 LONGEST_LABEL = 63
 MOST_PODS = 2**31 - 1
 #: A limit of the operator's memory, as spec.MOST_MEMBERS is.
 MOST_JOBS = 20_000
+#: Snapshots of each rank in memory, as in understudy_launcher.snapshot_memory.
+SLOTS = 2
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ def find_spec_errors(name: str, spec: JobSpec) -> Iterator[SpecError]:
     yield from _rule_names(spec)
     yield from _restarts(spec)
     yield from _private_mounts(spec)
+    yield from _snapshots(spec)
 
 
 def describe_spec_error(name: str, spec: JobSpec) -> str:
@@ -116,6 +120,25 @@ def _restarts(spec: JobSpec) -> Iterator[SpecError]:
                 "launcher, but the launcher restarts workers itself (recovery.inPlace): remove it",
                 changeable=True,
             )
+
+
+def _snapshots(spec: JobSpec) -> Iterator[SpecError]:
+    """Their memory counts as the trainer container's."""
+    if spec.world is None or not spec.world.snapshot_bytes:
+        return
+    needed = SLOTS * spec.world.snapshot_bytes * spec.world.nproc_per_node
+    for number, group in enumerate(spec.replicated_jobs):
+        limit = memory_limit(trainer_of(group.pod_template["spec"], spec.world.container))
+        if group in spec.world.groups and limit is not None and needed >= limit:
+            yield SpecError(
+                f"snapshots.size: {SLOTS} snapshots for each of {spec.world.nproc_per_node} workers need {_gib(needed)} "
+                f"of the trainer container's memory, and its limit in replicatedJobs[{number}] is {_gib(limit)}: raise "
+                "resources.limits.memory, or lower snapshots.size"
+            )
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.2f}Gi"
 
 
 def _private_mounts(spec: JobSpec) -> Iterator[SpecError]:

@@ -136,8 +136,16 @@ def _recovered(identity: tuple[str, int], entry: RecoveryStatus) -> Event:
     end = (
         f"in {entry.pause_seconds} s" if entry.pause_seconds is not None else f"running again since {entry.running_at}"
     )
-    message = f"{entry.strategy or 'resumed'} {end}, round {entry.round}: {_cause(entry.cause)}{reason}"
+    message = f"{entry.strategy or 'resumed'} {end}, round {entry.round}: {_cause(entry.cause)}{reason}{_restored(entry)}"
     return Event("Normal", "Recovered", message, _key("recovery", identity))
+
+
+def _restored(entry: RecoveryStatus) -> str:
+    if entry.restored_from is None:
+        return ""
+    reason = f": {entry.restore_reason}" if entry.restore_reason else ""
+    lost = "" if entry.lost_steps is None else f", {entry.lost_steps} steps lost"
+    return f"; restored from {entry.restored_from}{lost}{reason}"
 
 
 def _key(kind: str, identity: tuple[str, int]) -> str:
