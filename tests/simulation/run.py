@@ -29,6 +29,9 @@ from tests.simulation.world import Rule, Violation
 from understudy_protocol.enums import Proactive
 
 
+SNAPSHOTS_SHARE = 0.5
+
+
 @dataclass(frozen=True)
 class Case:
     seed: int
@@ -61,6 +64,8 @@ def draw_case(seed: int) -> Case:
     no_starts = random.Random(f"no-starts-{seed}")
     if no_starts.random() < NO_STARTS_SHARE:
         faults = draw_no_start(no_starts, faults)
+    snapshots = random.Random(f"snapshots-{seed}")
+    setup = replace(setup, snapshots=snapshots.random() < SNAPSHOTS_SHARE)
     return Case(seed, setup, tuple(faults))
 
 

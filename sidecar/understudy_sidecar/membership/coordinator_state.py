@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from understudy_protocol import membership as m
-from understudy_protocol.enums import RoundToken, Term
+from understudy_protocol.enums import NO_ROUND, RoundToken, Term
 from understudy_protocol.observer import Appoint, StepProgress
 from understudy_protocol.pod import JobShape
 from understudy_protocol.snapshots import RestoreChoice, SavedStep
@@ -79,7 +79,8 @@ class Restores:
     without: list[str] = field(default_factory=list)  # names of the pods that have none
     newest_step: int | None = None  # that workers reported before this round
     choice: RestoreChoice | None = None  # of this round
-    restored: SavedStep | None = None  # by the newest round that had a choice
+    decided: RoundToken = NO_ROUND  # the newest round with a choice, as far as known
+    restored: SavedStep | None = None  # by that round
     suspicions: int = 0  # consecutive rounds that failed soon after they had restored a snapshot
 
 

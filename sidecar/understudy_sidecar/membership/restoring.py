@@ -3,7 +3,9 @@
 Rules: a member reports its snapshots with its Started, when no worker of an older round is left to overwrite them. With
 the last report the coordinator chooses, and sends the choice to all members: their workers wait for it in load(). No
 member reports each save, so snapshots cost no message a step. A snapshot is named by the round that saved it and by its
-step, because two rounds may save the same step with different content. A coordinator that adopts a round adopts its
+step, because two rounds may save the same step with different content. Only the history of the training counts: what
+the newest round with a choice has restored, and what this round or a later one has saved. A round that was replaced may
+have saved more while it was cut off, but a newer round has stepped since, or has restored something else. A coordinator that adopts a round adopts its
 choice if any member has received one, and otherwise chooses. If the rounds after SUSPECT_RESTORES restores in a row
 have failed within SUSPECT_STEPS steps by a fault of a worker, the snapshots may be the cause: the next round restores
 the script's own checkpoint. All work per message is O(1).
@@ -28,6 +30,7 @@ MAX_REPORTED = 4
 def begin(state: CoordinatorState, active: Iterable[MemberRecord]) -> None:
     """These members have got their assignments of a new round."""
     restores = state.restores
+    _learn_choices(state)
     restores.unreported = {x.uid for x in active} if state.shape.snapshots else set()
     restores.common, restores.without, restores.newest_step, restores.choice = None, [], None, None
 
@@ -38,7 +41,7 @@ def adopt(state: CoordinatorState, active: Iterable[MemberRecord]) -> None:
     begin(state, members)
     choices = [x.saved.choice for x in members if x.saved is not None and x.saved.choice is not None]
     if choices and state.shape.snapshots:
-        state.restores.choice, state.restores.restored = choices[0], choices[0].saved
+        state.restores.choice = choices[0]
     for member in members:
         on_report(state, member, member.saved, started=member.workers is not WorkersState.STARTING)
     _record(state)
@@ -73,13 +76,14 @@ def on_first_step(state: CoordinatorState, step: int) -> None:
 
 
 def _choose(state: CoordinatorState) -> None:
-    restores, newest = state.restores, max(state.restores.common or (), default=None)
+    restores = state.restores
+    newest = max((saved for saved in restores.common or () if _is_of_the_training(state, saved)), default=None)
     restores.suspicions = restores.suspicions + 1 if _is_suspect(state, newest) else 0
     choice = RestoreChoice(newest, "" if newest is not None else _why_none(state))
     if restores.suspicions >= SUSPECT_RESTORES:
         reason = f"{restores.suspicions} rounds in a row have failed within {SUSPECT_STEPS} steps of a restored snapshot"
         choice, restores.suspicions = RestoreChoice(None, f"{reason}: it may be the cause"), 0
-    restores.choice, restores.restored = choice, choice.saved
+    restores.choice, restores.restored, restores.decided = choice, choice.saved, state.round.token
     _record(state)
     members = [state.roster.members[uid] for uid in state.roster.holders if uid is not None]
     state.broadcast((x.link for x in members if x.link is not None), m.Restore(state.round.token, choice))
@@ -87,6 +91,20 @@ def _choose(state: CoordinatorState) -> None:
     what = f"step {chosen.step} of round {chosen.token}" if chosen else f"no snapshot: {choice.reason}"
     state.log(f"round {state.round.token} restores {what}")
     state.notify_observers()
+
+
+def _learn_choices(state: CoordinatorState) -> None:
+    """Of rounds of earlier coordinators, from the Joins of their members."""
+    restores = state.restores
+    for member in state.roster.members.values():
+        choice = None if member.saved is None else member.saved.choice
+        if choice is not None and member.join.token > restores.decided:
+            restores.decided, restores.restored = member.join.token, choice.saved
+
+
+def _is_of_the_training(state: CoordinatorState, saved: SavedStep) -> bool:
+    is_of_newest = saved.token >= state.restores.decided and saved.token >= state.round.stepped
+    return is_of_newest or saved == state.restores.restored
 
 
 def _record(state: CoordinatorState) -> None:
@@ -116,4 +134,6 @@ def _why_none(state: CoordinatorState) -> str:
     if names:
         shown = ", ".join(sorted(names)[:MAX_NAMED_PODS]) + (", …" if len(names) > MAX_NAMED_PODS else "")
         return f"{len(names)} pods have no snapshot of their ranks: {shown}"
+    if state.restores.common:
+        return "the snapshots are of a round that another one has replaced"
     return "the pods have no snapshot of the same step"
