@@ -57,7 +57,7 @@ Token = tuple[int, int, int]
 
 
 class DamagedSnapshotError(RuntimeError):
-    """The digest of a snapshot is wrong. It is discarded, so the next round restores another one, or storage."""
+    """The content of a snapshot has changed. It is discarded, so the next round restores from storage."""
 
 
 def load() -> Optional[Any]:
@@ -136,7 +136,7 @@ class _Memory:
             self._clear(slot)
             raise DamagedSnapshotError(
                 f"the snapshot of step {step} of rank {self._rank} is damaged ({error}), and is discarded: the next "
-                "round restores another snapshot, or storage. Check the memory of this node"
+                "round restores from storage. Check the memory of this node"
             ) from error
         self.reason, self._target = "", 1 - slot
         return restored
