@@ -59,7 +59,7 @@ def on_report(state: CoordinatorState, member: MemberRecord, saved: SavedSteps |
         return
     restores.unreported.discard(member.uid)
     whole = frozenset(report.whole[-MAX_REPORTED:])
-    restores.common = whole if restores.common is None else restores.common & whole
+    restores.common = whole if restores.common is None else _common(restores.common, whole)
     if not whole:
         restores.without.append(member.name)
     if report.newest_step is not None:
@@ -77,7 +77,7 @@ def on_first_step(state: CoordinatorState, step: int) -> None:
 
 def _choose(state: CoordinatorState) -> None:
     restores = state.restores
-    newest = max((saved for saved in restores.common or () if _is_of_the_training(state, saved)), default=None)
+    newest = _newest(saved for saved in restores.common or () if _is_of_the_training(state, saved))
     restores.suspicions = restores.suspicions + 1 if _is_suspect(state, newest) else 0
     choice = RestoreChoice(newest, "" if newest is not None else _why_none(state))
     if restores.suspicions >= SUSPECT_RESTORES:
@@ -91,6 +91,14 @@ def _choose(state: CoordinatorState) -> None:
     what = f"step {chosen.step} of round {chosen.token}" if chosen else f"no snapshot: {choice.reason}"
     state.log(f"round {state.round.token} restores {what}")
     state.notify_observers()
+
+
+def _common(some: frozenset[SavedStep], others: frozenset[SavedStep]) -> frozenset[SavedStep]:
+    return some & others
+
+
+def _newest(found: Iterable[SavedStep]) -> SavedStep | None:
+    return max(found, default=None)
 
 
 def _learn_choices(state: CoordinatorState) -> None:

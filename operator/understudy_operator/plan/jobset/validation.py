@@ -13,7 +13,7 @@ from understudy_operator.plan.facts.trainer import memory_limit
 from understudy_operator.plan.jobset.patterns import invalid_pattern
 from understudy_operator.plan.jobset.startup import dependency_cycle
 from understudy_operator.plan.manifests.metadata import coordinator_endpoint
-from understudy_operator.plan.manifests.pods import kubelet_restarts, private_mount, trainer_of
+from understudy_operator.plan.manifests.pods import kubelet_restarts, private_mount
 
 LONGEST_LABEL = 63
 MOST_PODS = 2**31 - 1
@@ -128,7 +128,8 @@ def _snapshots(spec: JobSpec) -> Iterator[SpecError]:
         return
     needed = SLOTS * spec.world.snapshot_bytes * spec.world.nproc_per_node
     for number, group in enumerate(spec.replicated_jobs):
-        limit = memory_limit(trainer_of(group.pod_template["spec"], spec.world.container))
+        containers = group.pod_template["spec"].get("containers") or ()
+        limit = memory_limit(next((x for x in containers if spec.world.container in ("", x["name"])), {}))
         if group in spec.world.groups and limit is not None and needed >= limit:
             yield SpecError(
                 f"snapshots.size: {SLOTS} snapshots for each of {spec.world.nproc_per_node} workers need {_gib(needed)} "

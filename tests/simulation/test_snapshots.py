@@ -1,0 +1,79 @@
+"""Snapshots in memory, fault by fault: what the next round restores, and what it must not."""
+
+from __future__ import annotations
+
+from tests.simulation.cluster import Setup
+from tests.simulation.test_scenarios import Job
+from understudy_protocol.enums import Tier
+
+
+def job(**setup: int) -> Job:
+    return Job(Setup(**{"actives": 3, "spares": 1, "machines": 8, "steps": 400, "snapshots": True, **setup}))
+
+
+def test_a_killed_worker_costs_at_most_one_step() -> None:
+    given = job(steps=4000)
+    for number in range(10):
+        before = given.training.groups[given.token].step
+        victim = given.cluster.seated()[number % 3]
+        given.cluster.end_worker(victim.workers()[0], None, "SIGKILL")
+        given.next_round_steps()
+        # then its first step repeats the last one, or follows it
+        assert given.training.groups[given.token].step in (before, before + 1)
+        assert (given.recovery().tier, given.recovery().lost_steps in (0, 1)) == (Tier.MEMORY, True)
+        given.later(4.0)  # more steps than SUSPECT_STEPS
+
+
+def test_a_lost_pod_leads_to_storage_with_the_reason() -> None:
+    given = job()
+    victim = given.members[1]
+    victim.kill()
+    given.next_round_steps()
+    assert given.recovery().tier is Tier.STORAGE
+    assert "1 pods have no snapshot of their ranks: spare-" in given.recovery().tier_reason
+    # and the snapshots after it are restored again
+    given.later(4.0)
+    given.cluster.end_worker(given.cluster.seated()[0].workers()[0], None, "SIGKILL")
+    given.next_round_steps()
+    assert given.recovery().tier is Tier.MEMORY
+
+
+def test_the_next_coordinator_answers_the_workers_that_wait_for_the_choice() -> None:
+    # given the coordinator is lost when the next round has started, and its workers wait
+    given = job(spares=2)
+    given.later(2.0)
+    given.cluster.end_worker(given.members[0].workers()[0], None, "SIGKILL")
+    given.until(lambda: given.token.round == given.round + 1, 5.0)
+    assert all(worker.choice is None for worker in given.cluster.workers)
+    given.coordinator_pod().kill_sidecar()
+    # then training continues from a snapshot
+    given.next_round_steps(30.0)
+    assert {tier.saved is None for tier in given.training.choices.values()} == {True, False}
+
+
+def test_pods_that_were_cut_off_and_come_back_do_not_bring_a_state_that_the_training_has_left() -> None:
+    # given two pods train, and the coordinator is a spare that may get no ranks
+    given = job(actives=2, spares=3, steps=4000)
+    given.later(2.0)
+    coordinator, cluster = given.coordinator_pod(), given.cluster
+    assert coordinator not in given.members
+    coordinator.machine.hardware_finding = "Xid 79"
+    cluster.operator.enqueue()
+    given.later(2.0)
+    cluster.operator.go_down()
+    # when they are cut off, and train on while two spares train too
+    apart = [pod.machine for pod in given.members]
+    others = [machine for machine in cluster.machines if machine not in apart]
+    cluster.part(apart, others)
+    given.next_round_steps(60.0)
+    old, new = given.members, cluster.seated()
+    assert not set(old) & set(new)
+    left = given.training.groups[new[0].workers()[0].token]
+    given.until(lambda: left.step >= 5, 30.0)
+    # and they come back, and the pods that have replaced them are lost at once
+    cluster.rejoin(apart, others)
+    given.later(15.0)
+    for pod in new:
+        pod.kill()
+    given.next_round_steps(120.0)
+    assert set(cluster.seated()) == set(old)
