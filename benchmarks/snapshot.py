@@ -176,7 +176,9 @@ def _await(folder: Path, number: int, steps: int) -> Mapping[str, list[list[str]
         if len(notes) == RANKS and all(len(lines) > steps for lines in notes.values()):
             return notes
         time.sleep(0.02)
-    raise TimeoutError(f"round {number} has not made {steps} steps within {LIMIT_S:g} s:\n{(folder / 'log').read_text()}")
+    raise TimeoutError(
+        f"round {number} has not made {steps} steps within {LIMIT_S:g} s:\n{(folder / 'log').read_text()}"
+    )
 
 
 def _newest_step(folder: Path, number: int) -> int:

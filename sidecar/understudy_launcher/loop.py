@@ -153,10 +153,8 @@ class Loop:
             self._link.send(effect.message, time.monotonic())
         elif isinstance(effect, (e.Signal, e.FindSurvivors)):
             self._do_with_processes(effect)
-        elif isinstance(effect, e.Spawn):
-            self._spawn(effect)
-        elif isinstance(effect, e.SpawnWarmup):
-            self._spawn_warmup()
+        elif isinstance(effect, (e.Spawn, e.SpawnWarmup)):
+            self._start(effect)
         elif isinstance(effect, (e.ReservePort, e.ReleasePort)):
             self._do_with_port(effect)
         elif isinstance(effect, e.StartCommand):
@@ -336,6 +334,12 @@ class Loop:
             self._zygote.check(effect.number)
         else:
             self._zygote.make_store(effect.keep)
+
+    def _start(self, effect: Union[e.Spawn, e.SpawnWarmup]) -> None:
+        if isinstance(effect, e.Spawn):
+            self._spawn(effect)
+        else:
+            self._spawn_warmup()
 
     def _spawn(self, effect: e.Spawn) -> None:
         settings, start = self._settings, effect.start

@@ -588,7 +588,9 @@ class Supervisor:
         ran = WorkersState.FAILED if known.failures else WorkersState.RUNNING
         state, draining = REPORTED_STATE.get(self.phase, ran), known.drain is Drain.ASKED
         ports = (self._master_port, draining, self._warm.store_port)
-        self._report(m.LauncherHello(self._pid, known.token, known.group_rank, state, *ports, self._stepped, known.saved))
+        self._report(
+            m.LauncherHello(self._pid, known.token, known.group_rank, state, *ports, self._stepped, known.saved)
+        )
 
     def _report(self, message: Any) -> None:
         self._out.append(e.Report(message))

@@ -9,10 +9,10 @@
     page 1  the header of slot 0, then the content of slot 0: the structure of the state, then its tensors
     ...     the same for slot 1
 
-Rules: save() writes into the slot whose snapshot the next round would not restore: it clears the header, copies, and writes the header last.
-So a worker that is killed at any instant leaves the other slot whole. A state that does not fit, or that cannot be
-restored, fails this save with a message on stderr, and the training continues. Outside a job, or in one without memory
-for snapshots, both functions do nothing.
+Rules: save() writes into the slot whose snapshot the next round would not restore: it clears the header, copies, and
+writes the header last. So a worker that is killed at any instant leaves the other slot whole. A state that does not
+fit, or that cannot be restored, fails this save with a message on stderr, and the training continues. Outside a job, or
+in one without memory for snapshots, both functions do nothing.
 
 The structure is what torch.save writes for the state with tensors of the device "meta" in place of its tensors, and is
 read with weights_only=True: it executes no code. The digest is SHA-256 over the names in the header, the structure, and
@@ -262,7 +262,7 @@ def block_sums(address: int, length: int) -> bytes:
 
 
 def _structure(state: Any, tensors: "list[torch.Tensor]") -> bytes:
-    """The structure of a state; its tensors are appended to `tensors`, contiguous and on the CPU. Raises _Unsuitable."""
+    """The structure of a state. Appends its tensors to `tensors`, contiguous and on the CPU. Raises _Unsuitable."""
     import torch
 
     def visit(tensor: "torch.Tensor", path: str) -> "torch.Tensor":
@@ -303,7 +303,8 @@ def _content_of(tensor: "torch.Tensor", path: str) -> "torch.Tensor":
 
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
         raise _Unsuitable(
-            f"{path} is a tensor of the layout {tensor.layout} on {tensor.device}: expected a strided tensor with values"
+            f"{path} is a tensor of the layout {tensor.layout} on {tensor.device}: expected a strided tensor with "
+            "values"
         )
     found = tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
     return found if found.data_ptr() % 8 == 0 else found.clone()

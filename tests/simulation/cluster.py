@@ -21,7 +21,6 @@ from understudy_protocol.pod import JobShape
 from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.voter_config import Tally
 
-
 #: The share of ends of workers.
 ENDS_DURING_SAVE = 0.3
 

@@ -88,9 +88,8 @@ class Launcher(Process):
                 self._link.send(effect.message)
         elif isinstance(effect, e.Signal):
             self._signal(effect)
-        elif isinstance(effect, e.Spawn):
-            for local_rank in range(self.pod.cluster.shape.nproc_per_node):
-                self._spawn(effect.start, local_rank, warm=effect.is_warmup_done)
+        elif isinstance(effect, (e.Spawn, e.ReadSnapshots, e.ChooseSnapshot)):
+            self._do_with_workers(effect)
         elif isinstance(effect, (e.StartZygote, e.EndZygote, e.MakeStore)):
             self._do_with_zygote(effect)
         elif isinstance(effect, e.ReservePort):
@@ -103,14 +102,16 @@ class Launcher(Process):
             self.later(0.0, lambda: self.handle(e.SurvivorsFound(survivors)))
         elif isinstance(effect, e.ReadSteps):
             self.later(0.0, self._read_steps)
-        elif isinstance(effect, (e.ReadSnapshots, e.ChooseSnapshot)):
-            self._do_with_snapshots(effect)
         elif isinstance(effect, e.Log):
             self.world.log(self.pod.name, effect.text)
         elif isinstance(effect, e.Exit) and self.alive:
             self.pod.launcher_exited(effect.code, effect.reason)
 
-    def _do_with_snapshots(self, effect: e.ReadSnapshots | e.ChooseSnapshot) -> None:
+    def _do_with_workers(self, effect: e.Spawn | e.ReadSnapshots | e.ChooseSnapshot) -> None:
+        if isinstance(effect, e.Spawn):
+            for local_rank in range(self.pod.cluster.shape.nproc_per_node):
+                self._spawn(effect.start, local_rank, warm=effect.is_warmup_done)
+            return
         assert self.memory is not None
         if isinstance(effect, e.ReadSnapshots):
             read = e.SnapshotsRead(effect.start.token, self.memory.start(effect.start))

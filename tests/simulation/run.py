@@ -28,7 +28,6 @@ from tests.simulation.invariants import BOUNDED_S, EXIT_S, Invariants
 from tests.simulation.world import Rule, Violation
 from understudy_protocol.enums import Proactive
 
-
 SNAPSHOTS_SHARE = 0.5
 
 

@@ -7,8 +7,8 @@ from tests.simulation.test_scenarios import Job
 from understudy_protocol.enums import Tier
 
 
-def job(**setup: int) -> Job:
-    return Job(Setup(**{"actives": 3, "spares": 1, "machines": 8, "steps": 400, "snapshots": True, **setup}))
+def job(actives: int = 3, spares: int = 1, steps: int = 400) -> Job:
+    return Job(Setup(actives, spares, machines=8, steps=steps, snapshots=True))
 
 
 def test_a_killed_worker_costs_at_most_one_step() -> None:

@@ -3,8 +3,8 @@
 - A round's workers start to step when all its ranks live and reach each other, from the newest checkpoint.
 - A step needs all of them. If a peer was killed, the others fail soon (its kernel closes the connection). If a peer is
   silent, frozen or hung, they hang; if a peer never came, they stay in their rendezvous.
-- With snapshots, each step saves one in the memory of each rank's pod (snapshots.py), and a round continues from the one
-  that its coordinator has chosen.
+- With snapshots, each step saves one in the memory of each rank's pod (snapshots.py), and a round continues from the
+  one that its coordinator has chosen.
 - The checkpoint has a fencing token (UNDERSTUDY_ROUND): once a round has begun, saves of older rounds are rejected.
 """
 

@@ -144,7 +144,7 @@ def test_a_model_and_its_optimizer_continue_as_if_undisturbed(rounds: Rounds, wo
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            found.append(float(loss))
+            found.append(loss.item())
             if save:
                 assert snapshot.save(step, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
         return found
@@ -307,7 +307,7 @@ def test_a_structure_with_code_is_refused(rounds: Rounds, worker: Callable[[], N
     body += hashlib.sha256(names + structure).digest()
     os.pwrite(rounds.memory.files[0], structure, 2 * PAGE)
     os.pwrite(rounds.memory.files[0], body + struct.pack("<q", zlib.crc32(body)), PAGE)
-    with pytest.raises(snapshot.DamagedSnapshotError, match="weights_only|Weights only|WeightsUnpickler"):
+    with pytest.raises(snapshot.DamagedSnapshotError, match=r"weights_only|Weights only"):
         restored(rounds, worker, 5)
     assert not Path("attacked").exists()
 

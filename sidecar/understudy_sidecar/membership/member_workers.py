@@ -105,8 +105,9 @@ def on_assign(me: MemberState, assign: m.Assign) -> None:
 
 
 def on_restore(me: MemberState, restore: m.Restore) -> None:
+    """The coordinator's choice for the newest round of this pod."""
     workers = me.workers
-    if restore.token == workers.token and workers.saved is not None and workers.saved.choice is None:
+    if workers.saved is not None and workers.saved.choice is None:
         workers.saved = replace(workers.saved, choice=restore.choice)
         me.order(l.Restore(restore.token, restore.choice))
 

@@ -3,12 +3,14 @@
 Rules: a member reports its snapshots with its Started, when no worker of an older round is left to overwrite them. With
 the last report the coordinator chooses, and sends the choice to all members: their workers wait for it in load(). No
 member reports each save, so snapshots cost no message a step. A snapshot is named by the round that saved it and by its
-step, because two rounds may save the same step with different content. Only the history of the training counts: what
-the newest round with a choice has restored, and what this round or a later one has saved. A round that was replaced may
-have saved more while it was cut off, but a newer round has stepped since, or has restored something else. A coordinator that adopts a round adopts its
-choice if any member has received one, and otherwise chooses. If the rounds after SUSPECT_RESTORES restores in a row
-have failed within SUSPECT_STEPS steps by a fault of a worker, the snapshots may be the cause: the next round restores
-the script's own checkpoint. All work per message is O(1).
+step, because two rounds may save the same step with different content.
+
+Only the history of the training counts: what the newest round with a choice has restored, and what this round or a
+later one has saved. A round that was replaced may have saved more while it was cut off, but a newer round has stepped
+since, or has restored something else. A coordinator that adopts a round adopts its choice if any member has received
+one, and otherwise chooses. If the rounds after SUSPECT_RESTORES restores in a row have failed within SUSPECT_STEPS
+steps by a fault of a worker, the snapshots may be the cause: the next round restores the script's own checkpoint. All
+work per message is O(1).
 """
 
 from collections.abc import Iterable
@@ -47,7 +49,7 @@ def adopt(state: CoordinatorState, active: Iterable[MemberRecord]) -> None:
     _record(state)
 
 
-def on_report(state: CoordinatorState, member: MemberRecord, saved: SavedSteps | None, *, started: bool = False) -> None:
+def on_report(state: CoordinatorState, member: MemberRecord, saved: SavedSteps | None, *, started: bool) -> None:
     """A member's snapshots for the running round. started: its workers run, so None is its whole report."""
     restores = state.restores
     if not state.shape.snapshots or (saved is None and not started):
@@ -81,7 +83,7 @@ def _choose(state: CoordinatorState) -> None:
     restores.suspicions = restores.suspicions + 1 if _is_suspect(state, newest) else 0
     choice = RestoreChoice(newest, "" if newest is not None else _why_none(state))
     if restores.suspicions >= SUSPECT_RESTORES:
-        reason = f"{restores.suspicions} rounds in a row have failed within {SUSPECT_STEPS} steps of a restored snapshot"
+        reason = f"{SUSPECT_RESTORES} rounds in a row have failed within {SUSPECT_STEPS} steps of a restored snapshot"
         choice, restores.suspicions = RestoreChoice(None, f"{reason}: it may be the cause"), 0
     restores.choice, restores.restored, restores.decided = choice, choice.saved, state.round.token
     _record(state)

@@ -132,9 +132,9 @@ def _snapshots(spec: JobSpec) -> Iterator[SpecError]:
         limit = memory_limit(next((x for x in containers if spec.world.container in ("", x["name"])), {}))
         if group in spec.world.groups and limit is not None and needed >= limit:
             yield SpecError(
-                f"snapshots.size: {SLOTS} snapshots for each of {spec.world.nproc_per_node} workers need {_gib(needed)} "
-                f"of the trainer container's memory, and its limit in replicatedJobs[{number}] is {_gib(limit)}: raise "
-                "resources.limits.memory, or lower snapshots.size"
+                f"snapshots.size: {SLOTS} snapshots for each of {spec.world.nproc_per_node} workers need "
+                f"{_gib(needed)} of the trainer container's memory, and its limit in replicatedJobs[{number}] is "
+                f"{_gib(limit)}: raise resources.limits.memory, or lower snapshots.size"
             )
 
 

@@ -136,8 +136,8 @@ def _recovered(identity: tuple[str, int], entry: RecoveryStatus) -> Event:
     end = (
         f"in {entry.pause_seconds} s" if entry.pause_seconds is not None else f"running again since {entry.running_at}"
     )
-    message = f"{entry.strategy or 'resumed'} {end}, round {entry.round}: {_cause(entry.cause)}{reason}{_restored(entry)}"
-    return Event("Normal", "Recovered", message, _key("recovery", identity))
+    message = f"{entry.strategy or 'resumed'} {end}, round {entry.round}: {_cause(entry.cause)}{reason}"
+    return Event("Normal", "Recovered", message + _restored(entry), _key("recovery", identity))
 
 
 def _restored(entry: RecoveryStatus) -> str:
