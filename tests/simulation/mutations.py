@@ -33,6 +33,7 @@ from understudy_sidecar.membership import (
     ladder,
     leaving,
     member_launcher,
+    member_workers,
     quorum,
     rebuilding,
     restoring,
@@ -497,8 +498,8 @@ MUTATIONS = (
 
 SCHEDULED = (
     ScheduledMutation(
-        "snapshots of any round count",
-        _patch(restoring, "_is_of_the_training", lambda state, saved: True),
+        "a pod that lost its ranks keeps its snapshots",
+        _patch(member_workers, "_restorable", lambda me, saved: saved),
         test_snapshots.test_pods_that_were_cut_off_and_come_back_do_not_bring_a_state_that_the_training_has_left,
     ),
     ScheduledMutation(

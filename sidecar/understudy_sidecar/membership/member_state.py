@@ -66,6 +66,7 @@ class Workers:
     failure: m.WorkerFailed | None = None
     stepped: RoundToken = NO_ROUND  # the newest round in which a worker of this pod has made a step
     first_step_sent: RoundToken = NO_ROUND
+    replaced: RoundToken = NO_ROUND  # the newest round that gave the ranks of this pod to another one
     saved: SavedSteps | None = None  # the snapshots of this pod for its round, and the coordinator's choice
     hang_is_reported: bool = False
     replicas: dict[int, m.Replicas] = field(default_factory=dict)  # the newest report of each rank that ran here

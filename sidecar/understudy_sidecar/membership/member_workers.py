@@ -10,6 +10,7 @@ from dataclasses import replace
 from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_TERM, RoundToken, Term, WorkersState
+from understudy_protocol.snapshots import SavedSteps
 from understudy_sidecar.membership import member_link
 from understudy_sidecar.membership.member_state import MemberState, State
 
@@ -41,8 +42,8 @@ def on_message(me: MemberState, message: object, now: float) -> None:
             workers.master_port, workers.store_port = port, store_port
             me.send(m.Port(port, store_port))
         case l.WorkersStarted(token, saved) if token == workers.token:
-            workers.state, workers.saved = WorkersState.RUNNING, saved
-            me.send(m.Started(token, saved))
+            workers.state, workers.saved = WorkersState.RUNNING, _restorable(me, saved)
+            me.send(m.Started(token, workers.saved))
         case l.WorkersFinished(token) if token == workers.token:
             workers.state = WorkersState.FINISHED
             me.send(m.Finished(token))
@@ -113,6 +114,7 @@ def on_restore(me: MemberState, restore: m.Restore) -> None:
 
 
 def on_standby(me: MemberState, token: RoundToken) -> None:
+    me.workers.replaced = max(me.workers.replaced, token)
     me.workers.group_rank, me.workers.failure = None, None
     if me.workers.state is not WorkersState.IDLE:
         _stop(me, f"round {token} assigned its ranks to another member")
@@ -144,7 +146,16 @@ def _on_hello_saved(me: MemberState, hello: l.LauncherHello) -> None:
     if hello.saved is not None and hello.saved.choice is None and known is not None and known.choice is not None:
         me.order(l.Restore(hello.token, known.choice))
     else:
-        me.workers.saved = hello.saved
+        me.workers.saved = _restorable(me, hello.saved)
+
+
+def _restorable(me: MemberState, saved: SavedSteps | None) -> SavedSteps | None:
+    """Without the snapshots of rounds in which the training went on without this pod: a later coordinator may not know
+    of the round that replaced them.
+    """
+    if saved is None:
+        return None
+    return replace(saved, whole=tuple(step for step in saved.whole if step.token >= me.workers.replaced))
 
 
 def _on_failure(me: MemberState, failure: m.WorkerFailed, now: float) -> None:

@@ -812,3 +812,14 @@ def test_the_snapshots_of_an_older_round_are_forgotten() -> None:
     driven = with_snapshots()
     driven.hear(m.Assign(RoundToken(1, 1, 2), 0, 2, 0, 2, "10.0.0.1", 1, "a fault"))
     assert driven.hear(m.Restore(RoundToken(1, 1, 2), CHOICE)) == []
+
+
+def test_the_snapshots_of_a_pod_that_lost_its_ranks_are_not_reported() -> None:
+    # given the pod trained in round 0, and round 1 gave its ranks to another one
+    driven = joined(R0, WorkersState.RUNNING)
+    driven.hear(m.Standby(R1))
+    # when it gets ranks again, and a new coordinator may not know of round 1
+    newer = RoundToken(2, 1, 1)
+    driven.hear(m.Assign(newer, 0, 2, 0, 2, "10.0.0.1", 1, "a fault"))
+    reported = driven.report(l.WorkersStarted(newer, SAVED))
+    assert reported == [e.ToCoordinator(m.Started(newer, replace(SAVED, whole=())))]
