@@ -22,7 +22,7 @@ from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.voter_config import Tally
 
 #: The share of ends of workers.
-ENDS_DURING_SAVE = 0.3
+ENDS_DURING_SAVE = 0.1
 
 
 @dataclass(frozen=True)

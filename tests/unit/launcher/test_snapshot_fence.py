@@ -20,8 +20,8 @@ def saved(round_: int, step: int) -> SavedStep:
 
 def after_round_0() -> SnapshotFence:
     """The workers of round 0 have run."""
-    fence = SnapshotFence()
-    assert fence.whole(start(0), {0: []}) == ()
+    fence, nothing = SnapshotFence(), list[Header | None]()
+    assert fence.whole(start(0), {0: nothing}) == ()
     return fence
 
 
