@@ -28,7 +28,7 @@ from understudy_torch import snapshot
 
 pytestmark = pytest.mark.timeout(200)
 
-PAGE = 4096
+PAGE, MAGIC = 4096, 0x756E64736E617031
 MIB = 1 << 20
 KILLS = 200
 FLIPS = 50
@@ -303,7 +303,7 @@ def test_a_structure_with_code_is_refused(rounds: Rounds, worker: Callable[[], N
     torch.save({"a": Attack()}, file)
     structure = file.getvalue()
     names = struct.pack("<6q", 0, 1, 0, 5, 0, 1)
-    body = struct.pack("<q", snapshot.MAGIC) + names + struct.pack("<3q", *[len(structure)] * 2, zlib.crc32(structure))
+    body = struct.pack("<q", MAGIC) + names + struct.pack("<3q", *[len(structure)] * 2, zlib.crc32(structure))
     body += hashlib.sha256(names + structure).digest()
     os.pwrite(rounds.memory.files[0], structure, 2 * PAGE)
     os.pwrite(rounds.memory.files[0], body + struct.pack("<q", zlib.crc32(body)), PAGE)

@@ -13,7 +13,6 @@ import pytest
 from tests.unit.launcher.driven import start, token
 from understudy_launcher.snapshot_memory import SnapshotMemory, read_header
 from understudy_protocol.snapshots import RestoreChoice, SavedStep
-from understudy_torch import snapshot as of_worker
 
 PAGE, SLOT = 4096, 8192
 #: The order page, and two slots with a header page each.
@@ -103,9 +102,3 @@ def test_an_allocation_that_was_killed_is_reported(memory: SnapshotMemory) -> No
     pid, status = os.waitpid(memory.pid, 0)
     if os.WIFSIGNALED(status):  # else it was done before
         assert "allocated by the first saves" in memory.ended(pid, status)
-
-
-def test_the_workers_module_has_the_same_layout() -> None:
-    assert (of_worker.ORDER.format, of_worker.HEADER.format) == ("<12q", "<10q32sq")
-    assert (of_worker.MAGIC, of_worker.PAGE_BYTES, of_worker.SLOTS) == (MAGIC, PAGE, 2)
-    assert (of_worker.PENDING, of_worker.STORAGE, of_worker.MEMORY) == (0, 1, 2)

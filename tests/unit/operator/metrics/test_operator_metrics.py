@@ -27,6 +27,7 @@ from understudy_protocol.enums import Fault
 
 #: The labels: a closed set each, of a few words.
 LABELS = {
+    "tier",
     "fault",
     "strategy",
     "outcome",

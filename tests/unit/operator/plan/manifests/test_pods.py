@@ -243,6 +243,7 @@ def test_the_sidecar_gets_its_job_and_its_coordinators_address():
         "launcher_timeout_s": 20.0,
         "script_fault_rounds": 0,
         "start_timeout_s": 600.0,
+        "snapshots": False,
     }
     assert (variables[names.ENV_COORDINATOR], variables[names.ENV_INDEX]) == (ADDRESS, "5")
     assert variables[names.ENV_GRACE] == "30"
