@@ -34,7 +34,7 @@ def test_a_slot_without_a_header_does_not_count() -> None:
 
 
 def test_a_pod_has_a_snapshot_if_each_of_its_ranks_has_it() -> None:
-    slots = {0: [header(0, 7), header(0, 8)], 1: [header(0, 7, rank=3), None]}
+    slots: dict[int, list[Header | None]] = {0: [header(0, 7), header(0, 8)], 1: [header(0, 7, rank=3), None]}
     assert after_round_0().whole(start(1), slots) == (saved(0, 7),)
 
 
