@@ -70,8 +70,9 @@ dist.init_process_group("gloo")
 torch.set_num_threads(1)
 state = snapshot.load() or {"step": 0, "model": torch.zeros(int(sys.argv[2]) * (1 << 18))}
 notes = open(f"{sys.argv[1]}/notes-{os.environ['RANK']}", "a", buffering=1)
+number = os.environ["UNDERSTUDY_ROUND"].split(".")[2]
 def note(event):
-    notes.write(f"{event} {os.environ['UNDERSTUDY_ROUND'].split('.')[2]} {state['step']} {time.time()}\\n")
+    notes.write(f"{event} {number} {state['step']} {time.time()} {os.getpid()}\\n")
 note("start")
 while True:
     end = torch.zeros(1)
@@ -128,8 +129,7 @@ def measure_kills(kills: int) -> Iterator[Sample]:
         folder, rng = Path(name), random.Random(24)
         (folder / "train.py").write_text(_TRAINS)
         size = f"{KILLED_STATE_MB + 8}Mi"
-        run = f"bench-snapshot-{os.getpid()}"
-        options = ["--nodes", "2", "--nproc", "2", "--spares", "0", "--snapshots", size, "--name", run, "--plain"]
+        options = ["--nodes", "2", "--nproc", "2", "--spares", "0", "--snapshots", size, "--plain"]
         command = [sys.executable, "-u", str(folder / "train.py"), str(folder), str(KILLED_STATE_MB)]
         local = [sys.executable, "-m", "understudy_local", "local"]
         with (folder / "log").open("wb") as log:
@@ -140,13 +140,13 @@ def measure_kills(kills: int) -> Iterator[Sample]:
             for number in range(kills):
                 _await(folder, number, 5)
                 time.sleep(rng.uniform(0.0, 0.5))  # the instant of the fault is random
-                before, at = _newest_step(folder, number), time.time()
-                kill = [*local, "kill", str(rng.randrange(RANKS)), "--run", run]
-                subprocess.run(kill, env=_environment(), check=True, capture_output=True)
+                victim = rng.choice(sorted(_notes(folder, number).items()))[1][0]
+                at = time.time()
+                os.kill(int(victim[4]), signal.SIGKILL)
                 first = _await(folder, number + 1, 1)
                 restored = min(int(notes[0][2]) for notes in first.values())
                 took_s = max(float(notes[1][3]) for notes in first.values()) - at
-                lost = max(0, max(before, _newest_step(folder, number)) - restored)
+                lost = max(0, _newest_step(folder, number) - restored)
                 yield Sample(UNDERSTUDY, KILLED, RANKS, number, {"lost_steps": float(lost), "first_step_s": took_s})
         finally:
             job.send_signal(signal.SIGTERM)

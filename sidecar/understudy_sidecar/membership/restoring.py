@@ -141,6 +141,8 @@ def _why_none(state: CoordinatorState) -> str:
     names = state.restores.without
     if len(names) == len(state.roster.active_members()):
         return "no pod has a snapshot"
+    if len(names) == 1:
+        return f"{names[0]} has no snapshot of its ranks"
     if names:
         shown = ", ".join(sorted(names)[:MAX_NAMED_PODS]) + (", …" if len(names) > MAX_NAMED_PODS else "")
         return f"{len(names)} pods have no snapshot of their ranks: {shown}"

@@ -144,8 +144,8 @@ def _restored(entry: RecoveryStatus) -> str:
     if entry.restored_from is None:
         return ""
     reason = f": {entry.restore_reason}" if entry.restore_reason else ""
-    lost = "" if entry.lost_steps is None else f", {entry.lost_steps} steps lost"
-    return f"; restored from {entry.restored_from}{lost}{reason}"
+    lost = "" if entry.lost_steps is None else f", lost steps: {entry.lost_steps}"
+    return f"; restored from {entry.restored_from}{reason}{lost}"
 
 
 def _key(kind: str, identity: tuple[str, int]) -> str:

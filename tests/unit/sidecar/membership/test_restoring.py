@@ -90,14 +90,23 @@ def test_a_lost_pod_leads_to_storage_and_the_reason_names_its_successor() -> Non
     driven = trained()
     driven.drop("active-0")
     choice = chosen(driven, spare_0=SavedSteps(()), active_1=steps_of(R0, 7, 8))
-    assert choice == RestoreChoice(None, "1 pods have no snapshot of their ranks: spare-0")
+    assert choice == RestoreChoice(None, "spare-0 has no snapshot of its ranks")
+
+
+def test_the_reason_names_the_first_pods_of_many() -> None:
+    driven = DrivenCoordinator(5, snapshots=True)
+    for number in range(5):
+        driven.join(f"active-{number}")
+    some, none = steps_of(R0, 7), SavedSteps(())
+    choice = chosen(driven, active_0=some, active_1=none, active_2=none, active_3=none, active_4=none)
+    assert choice.reason == "4 pods have no snapshot of their ranks: active-1, active-2, active-3, …"
 
 
 def test_a_pod_without_memory_leads_to_storage() -> None:
     driven = trained()
     driven.fail_worker("active-1")
     choice = chosen(driven, active_0=steps_of(R0, 7), active_1=None)
-    assert choice == RestoreChoice(None, "1 pods have no snapshot of their ranks: active-1")
+    assert choice == RestoreChoice(None, "active-1 has no snapshot of its ranks")
 
 
 def test_a_job_without_snapshots_gets_no_choice() -> None:
@@ -233,4 +242,4 @@ def test_the_lost_steps_of_a_restore_from_storage_are_known_at_the_first_step() 
     assert (driven.recovery().tier, driven.recovery().lost_steps) == (Tier.STORAGE, None)
     driven.report_step("spare-0", 3)
     assert driven.recovery().lost_steps == 7
-    assert driven.recovery().tier_reason == "1 pods have no snapshot of their ranks: spare-0"
+    assert driven.recovery().tier_reason == "spare-0 has no snapshot of its ranks"
