@@ -169,6 +169,9 @@ bench-nodes:  ## what changes of nodes cost the operator, 500 jobs on 5,000 node
 bench-hostile:  ## whether callers without the key disturb a coordinator: 500 connections, 64 members; two minutes; ARGS="--seconds 5" and the like
 	$(PY) -m benchmarks.hostile $(ARGS)
 
+bench-snapshot:  ## how long a snapshot in memory blocks a training, and what the fault of a worker costs: three minutes; ARGS="--runs 3" and the like
+	$(PY) -m benchmarks.snapshot $(ARGS)
+
 bench-step:  ## what a call of understudy_torch.step() costs: half a minute
 	$(PY) -m benchmarks.step $(ARGS)
 

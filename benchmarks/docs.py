@@ -33,6 +33,7 @@ from benchmarks.recovery.plan import SYSTEMS
 from benchmarks.rendezvous.goals import GOALS as RENDEZVOUS
 from benchmarks.report import RESULTS
 from benchmarks.rollout.goals import GOALS as ROLLOUT
+from benchmarks.snapshot import GOALS as SNAPSHOT
 from benchmarks.step import GOALS as STEP
 from benchmarks.webhook.goals import GOALS as WEBHOOK
 from tests.frameworks.results import matrix_rows, read_results
@@ -53,6 +54,7 @@ GOALS: dict[str, Sequence[Goal]] = {
     "hostile": HOSTILE,
     "pool": POOL,
     "rollout": ROLLOUT,
+    "snapshot": SNAPSHOT,
     "step": STEP,
     "webhook": WEBHOOK,
     "injection": (),  # measured by tests/e2e/test_inject.py

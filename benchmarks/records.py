@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 #: Every metric's unit. A metric without a unit is not recorded.
 UNITS = {
     "alone_s": "s",
+    "blocked_s": "s",
+    "lost_steps": "steps",
     "wait_s": "s",
     "seconds": "s",
     "first_all_reduce_s": "s",

@@ -8,6 +8,8 @@ others set; without it, it trains alone. Rank 0 prints, the others are silent.
   any number of times ends with the loss of an uninterrupted one, to float tolerance.
 - A lost peer ends the process with exit code 1 at once (gloo reports the closed connection), a silent one after
   PEER_TIMEOUT. The process never restarts itself, because the launcher does.
+- With `spec.snapshots`, each step is saved in the memory of the pods too. A round restores the newest such snapshot; if
+  there is none, the checkpoint.
 - SIGTERM: the ranks agree on a step, rank 0 saves it, and all exit with 143.
 """
 
@@ -34,11 +36,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.parallel import DistributedDataParallel
 
+snapshot: Any
 try:
+    # Snapshots in the memory of the pods: a fault of a worker costs no step that was saved there.
+    from understudy_torch import snapshot
     from understudy_torch import (
         step as report_step,
     )  # reports the progress to Understudy, which detects hangs and the ends of recoveries by it
 except ImportError:
+    snapshot = None
 
     def report_step(step: int, total: int | None = None) -> None:
         """Replaces Understudy's step() if it is not installed."""
@@ -173,12 +179,15 @@ class Trainer:
             if self.rank == 0:
                 chosen = [self.store.begin()]
             dist.broadcast_object_list(chosen, src=0, device=self.device)
-        if self.store is not None and chosen[0] is not None:
+        state = None if snapshot is None else snapshot.load()  # of the same step on all ranks, or None on all
+        source = "a snapshot" if state is not None else str(chosen[0])
+        if state is None and self.store is not None and chosen[0] is not None:
             state = self.store.load(chosen[0])
+        if state is not None:
             self.model.module.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.step, self.loss = state["step"], state["loss"]
-        origin = f"resumed from step {self.step} ({chosen[0]})" if chosen[0] else "starting at step 0"
+        origin = f"resumed from step {self.step} ({source})" if state is not None else "starting at step 0"
         self._print(f"{origin} round={self.token} world_size={self.world_size}")
         self.report.write("resumed", self.step, None)
 
@@ -199,6 +208,8 @@ class Trainer:
         dist.all_reduce(shared)
         self.loss, *ranks = shared.tolist()
         self.step += 1
+        if snapshot is not None:
+            snapshot.save(self.step, self._state())
         report_step(self.step, self.args.steps)
         return ranks[0] > 0, ranks[1] > 0
 
@@ -210,9 +221,12 @@ class Trainer:
     def _save(self) -> None:
         if self.rank != 0 or self.store is None:
             return
-        model, optimizer = self.model.module.state_dict(), self.optimizer.state_dict()
-        self.store.save(self.step, {"step": self.step, "loss": self.loss, "model": model, "optimizer": optimizer})
+        self.store.save(self.step, self._state())
         self.report.write("saved", self.step, self.loss)
+
+    def _state(self) -> dict[str, Any]:
+        model, optimizer = self.model.module.state_dict(), self.optimizer.state_dict()
+        return {"step": self.step, "loss": self.loss, "model": model, "optimizer": optimizer}
 
     def _evaluate(self) -> None:
         if self.rank != 0:

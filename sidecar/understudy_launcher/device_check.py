@@ -67,7 +67,7 @@ class DeviceCheck:
 def _check_devices(wanted: int, write_end: int, dies_with_parent: Optional[Callable[[], None]]) -> NoReturn:
     """Runs in the fork."""
     try:
-        forked.begin("devices", write_end, signal.SIG_DFL)
+        forked.begin("devices", [write_end], signal.SIG_DFL)
         if dies_with_parent is not None:
             dies_with_parent()
         os.write(write_end, _packet(devices.missing_devices_reason(devices.visible_devices(wanted, os.environ))))

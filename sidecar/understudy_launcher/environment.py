@@ -45,6 +45,9 @@ _INTERNAL = (
     pod.ENV_WORKER_GRACE_PERIOD,
     pod.ENV_DEVICES,
     pod.ENV_STEP_FOLDER,
+    pod.ENV_SNAPSHOT_FD,
+    pod.ENV_SNAPSHOT_BYTES,
+    pod.ENV_SNAPSHOT_EVERY,
 )
 #: Prefixes of the variables that the interpreter, or a module that the zygote imports, reads only at its start.
 _READ_AT_START = (
@@ -105,6 +108,7 @@ def worker_environment(
     nproc: int,
     step_files: tuple[int, int],
     error_file: Optional[str],
+    snapshot_file: Optional[int] = None,
 ) -> dict[str, str]:
     """The variables of the worker `local_rank` of the round."""
     env = common_environment(launcher, nproc)
@@ -112,6 +116,8 @@ def worker_environment(
     env.update(_torchelastic(launcher, start))
     env[pod.ENV_ROUND] = str(start.token)
     env[pod.ENV_STEP_FD] = ",".join(map(str, step_files))
+    if snapshot_file is not None:
+        env[pod.ENV_SNAPSHOT_FD] = str(snapshot_file)
     env["JOB_COMPLETION_INDEX"] = str(start.group_rank)
     if error_file is not None:
         env[_ERROR_FILE] = error_file

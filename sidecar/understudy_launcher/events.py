@@ -9,17 +9,20 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Optional, Union
 
+from understudy_protocol.enums import RoundToken
 from understudy_protocol.launcher import (
     CheckReadiness,
     DrainWorkers,
     ExitLauncher,
     Ping,
     RenewStore,
+    Restore,
     StartWorkers,
     StopWorkers,
     TakeOver,
     WriteStacks,
 )
+from understudy_protocol.snapshots import RestoreChoice, SavedStep
 
 
 @dataclass(frozen=True)
@@ -184,6 +187,14 @@ class DevicesChecked:
 
 
 @dataclass(frozen=True)
+class SnapshotsRead:
+    """The answer to ReadSnapshots: the snapshots that each rank of the pod can restore in this round, oldest first."""
+
+    token: RoundToken
+    whole: tuple[SavedStep, ...]
+
+
+@dataclass(frozen=True)
 class AskedToEnd:
     """The launcher got SIGTERM, SIGINT or SIGHUP. hardware_finding: the fault of its node; "" if none is known.
 
@@ -221,6 +232,7 @@ Event = Union[
     StoreFailed,
     ZygoteChecked,
     DevicesChecked,
+    SnapshotsRead,
     AskedToEnd,
     Tick,
     StartWorkers,
@@ -228,6 +240,7 @@ Event = Union[
     WriteStacks,
     StopWorkers,
     ExitLauncher,
+    Restore,
     RenewStore,
     CheckReadiness,
     Ping,
@@ -334,6 +347,20 @@ class ReplaceCommand:
 
 
 @dataclass(frozen=True)
+class ReadSnapshots:
+    """Look which snapshots the ranks of the round can restore, before its workers run. Answered by SnapshotsRead."""
+
+    start: StartWorkers
+
+
+@dataclass(frozen=True)
+class ChooseSnapshot:
+    """Let load() in the round's workers return this."""
+
+    choice: RestoreChoice
+
+
+@dataclass(frozen=True)
 class ReadSteps:
     """Answered by a StepsRead for each worker that has reported a step since the last one."""
 
@@ -372,6 +399,8 @@ Effect = Union[
     CheckDevices,
     EndDeviceCheck,
     ReplaceCommand,
+    ReadSnapshots,
+    ChooseSnapshot,
     ReadSteps,
     DumpStacks,
     Log,

@@ -30,7 +30,7 @@ _PACKET_BYTES = 256
 def become(control: int) -> NoReturn:
     """Runs in the fork."""
     try:
-        forked.begin("logs", control, signal.SIG_IGN)  # it ends when all pipes are read
+        forked.begin("logs", [control], signal.SIG_IGN)  # it ends when all pipes are read
         Writer(socket.socket(fileno=control)).serve()
     except BaseException:  # noqa: BLE001 - the fork must never run the launcher's code
         traceback.print_exc(file=sys.stderr)

@@ -30,6 +30,7 @@ from understudy_launcher.phases import OnSigterm
 from understudy_launcher.ports import PortReservation
 from understudy_launcher.processes import ForkOrder, Workers, not_started
 from understudy_launcher.sidecar_link import LinkSelection, SidecarLink
+from understudy_launcher.snapshot_memory import SnapshotMemory
 from understudy_launcher.supervise import Supervisor
 from understudy_launcher.torchrun_call import NO_FILES
 from understudy_launcher.torchrun_job import TorchrunJob
@@ -73,6 +74,8 @@ class Settings:
     forks: bool = True  # fork workers, if the command allows it
     worker_grace_period_s: Optional[float] = None  # for workers that a round replaces; None: from their environment
     devices: int = 0  # given to a spare of a pool, which needs all of them to be ready
+    snapshot_bytes: int = 0  # the largest state of a rank; 0: no snapshots
+    snapshot_every: int = 1
     is_auto: bool = False  # a command that calls torchrun runs as it is, and the launcher runs torchrun's workers
     calls_torchrun: bool = False  # the command has to be run, and has not passed its job yet
 
@@ -94,6 +97,7 @@ class Loop:
         self._link = SidecarLink(settings.socket, logs.write_line, self._selection.forget, time.monotonic())
         self._ports = PortReservation()
         self._devices = DeviceCheck(settings.devices, self._watch_devices, self._unwatch)
+        self._snapshots = self._make_snapshot_memory()
         self._errors = error_files.make_folder(settings.folder)
         wanted = self._zygote is not None
         self._supervisor = Supervisor(
@@ -106,6 +110,7 @@ class Loop:
             step_timeout_s=settings.step_timeout_s,
             devices=settings.devices > 0,
             calls_torchrun=settings.calls_torchrun,
+            snapshots=self._snapshots is not None,
         )
         self._queue: deque[e.Event] = deque([e.Started(self._worker_grace_period_s())])
         self._exit: Optional[e.Exit] = None
@@ -129,7 +134,7 @@ class Loop:
 
     def _own_children(self) -> tuple[int, ...]:
         """The launcher's children that are not workers."""
-        others = [other.pid for other in (self._zygote, self._torchrun) if other is not None]
+        others = [other.pid for other in (self._zygote, self._torchrun, self._snapshots) if other is not None]
         return self._logs.pid, self._devices.pid, *others
 
     def kill_all(self) -> None:
@@ -148,10 +153,8 @@ class Loop:
             self._link.send(effect.message, time.monotonic())
         elif isinstance(effect, (e.Signal, e.FindSurvivors)):
             self._do_with_processes(effect)
-        elif isinstance(effect, e.Spawn):
-            self._spawn(effect)
-        elif isinstance(effect, e.SpawnWarmup):
-            self._spawn_warmup()
+        elif isinstance(effect, (e.Spawn, e.SpawnWarmup)):
+            self._start(effect)
         elif isinstance(effect, (e.ReservePort, e.ReleasePort)):
             self._do_with_port(effect)
         elif isinstance(effect, e.StartCommand):
@@ -162,6 +165,8 @@ class Loop:
             self._do_with_devices(effect)
         elif isinstance(effect, (e.ReadSteps, e.DumpStacks)):
             self._do_with_steps(effect)
+        elif isinstance(effect, (e.ReadSnapshots, e.ChooseSnapshot)):
+            self._do_with_snapshots(effect)
         elif isinstance(effect, e.ReplaceCommand):
             self._replace_command(effect.order)
         elif isinstance(effect, e.Log):
@@ -190,6 +195,26 @@ class Loop:
         why_not = self._workers.dump_stacks(effect.local_rank)
         if why_not:
             self._logs.write_line(f"cannot write the stacks of worker local_rank={effect.local_rank}: {why_not}")
+
+    def _do_with_snapshots(self, effect: Union[e.ReadSnapshots, e.ChooseSnapshot]) -> None:
+        assert self._snapshots is not None, "the supervisor knows that there is memory"
+        if isinstance(effect, e.ReadSnapshots):
+            self._queue.append(e.SnapshotsRead(effect.start.token, self._snapshots.start(effect.start)))
+        else:
+            self._snapshots.choose(effect.choice)
+
+    def _make_snapshot_memory(self) -> Optional[SnapshotMemory]:
+        settings = self._settings
+        if not settings.snapshot_bytes:
+            return None
+        try:
+            memory = SnapshotMemory(settings.nproc, settings.snapshot_bytes, settings.snapshot_every)
+            memory.allocate()
+        except OSError as error:
+            self._logs.write_line(f"no snapshots: {error.strerror}. The training restores its own checkpoints")
+            return None
+        self._workers.snapshot_files = memory.files
+        return memory
 
     def _do_with_port(self, effect: Union[e.ReservePort, e.ReleasePort]) -> None:
         if isinstance(effect, e.ReservePort):
@@ -257,6 +282,9 @@ class Loop:
         )
 
     def _on_other_end(self, pid: int, status: int) -> None:
+        slow = self._snapshots.ended(pid, status) if self._snapshots is not None else ""
+        if slow:
+            self._logs.write_line(slow)
         if self._torchrun is not None:
             self._queue.extend(self._torchrun.ended(pid, status))
 
@@ -307,12 +335,25 @@ class Loop:
         else:
             self._zygote.make_store(effect.keep)
 
+    def _start(self, effect: Union[e.Spawn, e.SpawnWarmup]) -> None:
+        if isinstance(effect, e.Spawn):
+            self._spawn(effect)
+        else:
+            self._spawn_warmup()
+
     def _spawn(self, effect: e.Spawn) -> None:
         settings, start = self._settings, effect.start
 
         def env_of(local_rank: int, step_files: tuple[int, int]) -> dict[str, str]:
-            errors = errors_of[local_rank]
-            return environment.worker_environment(settings.env, start, local_rank, settings.nproc, step_files, errors)
+            return environment.worker_environment(
+                settings.env,
+                start,
+                local_rank,
+                settings.nproc,
+                step_files,
+                errors_of[local_rank],
+                self._workers.snapshot_files.get(local_rank),
+            )
 
         fresh = list(range(settings.nproc))
         self._logs.new_round()

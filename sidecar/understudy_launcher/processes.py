@@ -88,6 +88,7 @@ class Workers:
         self._before_exec = prctl.dies_with_parent()
         self.oom_kills = OomKills()
         self.keeps_error_files = False  # a torchrun's error files stay
+        self.snapshot_files: Mapping[int, int] = {}  # by local rank: files that its workers inherit
         self.on_other_end: Callable[[int, int], None] = lambda pid, status: None  # another child was reaped
 
     def keep_children(self) -> None:
@@ -111,7 +112,7 @@ class Workers:
         command: replaces the workers' command.
         """
         command = self._command if command is None else list(command)
-        started_at = time.time()
+        started_at, snapshots = time.time(), self.snapshot_files.get(local_rank)
         try:
             steps = StepFiles(self._folder)
         except OSError as error:
@@ -122,7 +123,7 @@ class Workers:
                 env=make_env(steps.inherited),
                 stdout=None if outputs.stdout < 0 else outputs.stdout,
                 stderr=None if outputs.stderr < 0 else outputs.stderr,
-                pass_fds=steps.inherited,
+                pass_fds=(*steps.inherited, *([snapshots] if snapshots is not None else ())),
                 start_new_session=True,
                 preexec_fn=self._before_exec,  # safe: we have one thread
             )
@@ -150,6 +151,7 @@ class Workers:
                 workers[rank].outputs,
                 workers[rank].dropped,
                 workers[rank].command,
+                self.snapshot_files.get(rank),
             )
             for rank, steps in files.items()
         }

@@ -13,6 +13,7 @@ from understudy_launcher.hangs import HangWatch
 from understudy_launcher.steps import RoundSteps
 from understudy_protocol.enums import NO_ROUND, RoundToken
 from understudy_protocol.launcher import StartWorkers, WorkerExited, WorkersDrained
+from understudy_protocol.snapshots import SavedSteps
 
 
 class Drain(Enum):
@@ -33,6 +34,7 @@ class Round:
         self.drain = Drain.NOT_ASKED
         self.steps: Optional[RoundSteps] = None  # from the spawn until StopWorkers
         self.hangs: Optional[HangWatch] = None  # likewise
+        self.saved: Optional[SavedSteps] = None  # its snapshots, once they were read, and the choice
 
     @property
     def token(self) -> RoundToken:

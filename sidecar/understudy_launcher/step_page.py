@@ -109,7 +109,7 @@ class StepFiles:
         self._file = _new_page(folder)
         self.page = StepPage(self._file)
         self.bell, ring = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)  # a full pipe must block neither side
-        self.ring = _high(ring)
+        self.ring = inherited_number(ring)
 
     @property
     def inherited(self) -> tuple[int, int]:
@@ -172,11 +172,11 @@ def _new_page(folder: str) -> int:
     else:
         file = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     os.write(file, _BLANK)
-    return _high(file)
+    return inherited_number(file)
 
 
-def _high(low: int) -> int:
-    """The same file under a high number; under its own if RLIMIT_NOFILE is lower than that."""
+def inherited_number(low: int) -> int:
+    """The same file under a high number (see _FROM); under its own if RLIMIT_NOFILE is lower than that."""
     try:
         high = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _FROM)
     except OSError:

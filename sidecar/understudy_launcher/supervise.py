@@ -40,6 +40,7 @@
     IDLE                TakeOver, before any round     IDLE       ReplaceCommand
     IDLE, STARTING      CommandFailed                  LEAVING    SIGKILL to every group
     any                 TorchrunEnded                  -          as AskedToEnd
+    RUNNING, FAILED     Restore of its round           as it is   ChooseSnapshot, once
     any                 Ping                           as it is   Pong
 
 Rules: a StartWorkers whose token is not newer than the newest is dropped (an equal one is already executed), and so is
@@ -86,6 +87,7 @@ from understudy_launcher.warm import State as WarmState
 from understudy_launcher.warmup import WARMUP, Warmup
 from understudy_protocol import launcher as m
 from understudy_protocol.enums import NO_ROUND, Verdict, WorkersState
+from understudy_protocol.snapshots import SavedSteps
 
 #: The launcher waits this long for its killed workers, and then exits anyway: they end with pid 1.
 LEAVE_WITHIN_S = 1.0
@@ -102,7 +104,7 @@ class Supervisor:
     """See the module. `pid` is the launcher's own; `grace_s` is the pod's termination grace period.
 
     step_timeout_s: a worker hangs if it has made a step and then none for this time; 0 disables this. devices: see
-    readiness.py.
+    readiness.py. snapshots: the workers have memory for them.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class Supervisor:
         devices: bool = False,
         calls_torchrun: bool = False,
         fork_fallback_reason: str = "",
+        snapshots: bool = False,
     ) -> None:
         self.phase = Phase.IDLE
         self._pid, self._nproc = pid, nproc
@@ -138,6 +141,9 @@ class Supervisor:
         self._on_sigterm, self._step_timeout_s = on_sigterm, step_timeout_s
         self._last_step_at: Optional[float] = None  # when any worker of any round made its last step
         self._stepped = NO_ROUND  # the newest round in which a worker made a step
+        self._snapshots = snapshots  # there is memory for them
+        self._newest_step: Optional[int] = None  # in the newest round whose workers have reported a step
+        self._step_in_round: Optional[int] = None  # the newest step of the running round
         self._is_taken_over: Optional[m.TakeOver] = None  # the order of the job that has claimed this spare
         self._close: Optional[m.ExitLauncher] = None  # in CLOSING
         self._leave_by: Optional[float] = None
@@ -165,6 +171,8 @@ class Supervisor:
             e.LeftoversFound: self._on_leftovers_found,
             e.SurvivorsFound: self._on_survivors_found,
             e.StepsRead: self._on_steps,
+            e.SnapshotsRead: self._on_snapshots_read,
+            m.Restore: self._on_restore,
             **dict.fromkeys(OF_THE_ZYGOTE, self._on_zygote),
             e.CommandFailed: self._on_command_failed,
             e.TorchrunEnded: self._on_torchrun_ended,
@@ -445,14 +453,33 @@ class Supervisor:
         self._round.steps = RoundSteps(start.token, self._last_step_at)
         self._round.hangs = HangWatch(start, self._round.steps, self._step_timeout_s, now)
         self._out.extend([e.ReleasePort()] if hosts_store else [])
+        if self._step_in_round is not None:
+            self._newest_step, self._step_in_round = self._step_in_round, None
+        self._out.extend([e.ReadSnapshots(start)] if self._snapshots else [])
         self._out.append(e.Spawn(start, is_warmup_done=self._warm.state is WarmState.READY))
         self._log(f"workers started ranks={start.rank_offset}-{start.rank_offset + self._nproc - 1}/{start.world_size}")
-        self._report(m.WorkersStarted(start.token))
+        if not self._snapshots:
+            self._report(m.WorkersStarted(start.token))
         self._out.extend([e.ReservePort()] if hosts_store else [])
         if start.rank_offset == 0 and start.agent_store and start.master_port == self._warm.store_port:
             self._renew_store()
 
+    def _on_snapshots_read(self, read: e.SnapshotsRead, now: float) -> None:
+        if read.token == self._round.token:
+            self._round.saved = SavedSteps(read.whole, self._newest_step)
+            self._report(m.WorkersStarted(read.token, self._round.saved))
+
+    def _on_restore(self, order: m.Restore, now: float) -> None:
+        saved, chosen = self._round.saved, order.choice.saved
+        if order.token != self._round.token or saved is None or saved.choice is not None:
+            return
+        self._round.saved = replace(saved, choice=order.choice)
+        self._out.append(e.ChooseSnapshot(order.choice))
+        no_snapshot = f"restores no snapshot: {order.choice.reason}"
+        self._log(f"restores step {chosen.step} of round={chosen.token}" if chosen else no_snapshot)
+
     def _on_steps(self, read: e.StepsRead, now: float) -> None:
+        self._step_in_round = read.step if self._step_in_round is None else max(self._step_in_round, read.step)
         self._last_step_at = read.stepped_at if self._last_step_at is None else max(self._last_step_at, read.stepped_at)
         steps = self._steps()
         if steps:
@@ -561,7 +588,9 @@ class Supervisor:
         ran = WorkersState.FAILED if known.failures else WorkersState.RUNNING
         state, draining = REPORTED_STATE.get(self.phase, ran), known.drain is Drain.ASKED
         ports = (self._master_port, draining, self._warm.store_port)
-        self._report(m.LauncherHello(self._pid, known.token, known.group_rank, state, *ports, self._stepped))
+        self._report(
+            m.LauncherHello(self._pid, known.token, known.group_rank, state, *ports, self._stepped, known.saved)
+        )
 
     def _report(self, message: Any) -> None:
         self._out.append(e.Report(message))

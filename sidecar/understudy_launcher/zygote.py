@@ -35,6 +35,7 @@ class ForkRequest:
     outputs: Outputs = INHERITED
     dropped: Sequence[str] = ()  # variables of the zygote that the fork does not get
     command: Optional[Sequence[str]] = None  # a command that the zygote can fork; None: the zygote's
+    snapshot_file: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,8 @@ class Zygote:
         for local_rank, fork in workers.items():
             bell, page = fork.step_files
             files = {"bell": bell, "page": page, "stdout": fork.outputs.stdout, "stderr": fork.outputs.stderr}
+            if fork.snapshot_file is not None:
+                files["snapshots"] = fork.snapshot_file
             given = {name: fd for name, fd in files.items() if fd >= 0}
             command, program = list(fork.command or self._command), self._program
             order = {"fork": local_rank, "env": dict(fork.env), "command": command, "files": list(given)}

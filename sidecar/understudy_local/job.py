@@ -29,6 +29,8 @@ def training_job(options: Options, uid: str, created_at: float, status: JobStatu
         zygote=options.zygote,
         preload=options.preload,
         script_fault_rounds=SCRIPT_FAULT_ROUNDS,
+        snapshot_bytes=options.snapshot_bytes,
+        snapshot_every=options.snapshot_every,
     )
     return Job(
         namespace=NAMESPACE,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from understudy_operator.plan.facts.malformed import number_in
+from understudy_operator.plan.facts.quantities import bytes_in
 from understudy_operator.plan.facts.trainer import torchruns_nproc, workers_per_pod
 from understudy_protocol.command_words import program_of_ranks
 
@@ -32,6 +33,8 @@ class Options:
     plain: bool = False  # lines only, no live view
     verbose: bool = False  # also print the lines of launchers and sidecars
     restarts_per_member: int = RESTARTS
+    snapshot_bytes: int = 0  # memory for the state of one worker; 0: no snapshots
+    snapshot_every: int = 1
 
 
 @dataclass(frozen=True)
@@ -85,16 +88,20 @@ def _parse_run(arguments: Sequence[str]) -> Options:
         ours, command = arguments[:at], arguments[at + 1 :]
     else:
         ours, command = arguments, ()
-    asked = _run_parser().parse_args(ours, argparse.Namespace(nproc=None))
+    asked = _run_parser().parse_args(ours, argparse.Namespace(nproc=None, snapshots=""))
     if not command:
         raise UsageError("expected `--` and the command of a worker: understudy local --nodes 3 -- python train.py")
     least_of = {"nodes": 1, "spares": 0, "nproc": 1, "grace": 1, "restarts": 0, "restarts-per-member": 0}
+    least_of["snapshot-every"] = 1
     for name, least in least_of.items():
         number = getattr(asked, name.replace("-", "_"))
         if number is not None and number < least:
             raise UsageError(f"--{name} {number}: expected {least} or more")
     if asked.nodes + asked.spares > MAX_NODES:
         raise UsageError(f"--nodes and --spares: expected at most {MAX_NODES} together, for one machine")
+    snapshot_bytes = bytes_in(asked.snapshots) if asked.snapshots else 0
+    if snapshot_bytes is None or (asked.snapshots and not snapshot_bytes):
+        raise UsageError(f"--snapshots {asked.snapshots}: expected the memory for one worker's state, such as 512Mi")
     of_torchrun = torchruns_nproc({"command": command})
     if asked.nproc is None and of_torchrun and number_in(of_torchrun) is None:
         raise UsageError(f"torchrun's --nproc-per-node is {of_torchrun}: expected a number, or add --nproc NUMBER")
@@ -118,6 +125,8 @@ def _parse_run(arguments: Sequence[str]) -> Options:
         asked.plain,
         asked.verbose,
         asked.restarts_per_member,
+        snapshot_bytes,
+        asked.snapshot_every,
     )
 
 
@@ -139,6 +148,10 @@ def _run_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--restarts-per-member", type=int, default=default.restarts_per_member, metavar="N", help=help_text
     )
+    help_text = "memory for the state of one worker, such as 512Mi (docs/how-to/snapshots.md); none if unset"
+    parser.add_argument("--snapshots", default=argparse.SUPPRESS, metavar="SIZE", help=help_text)
+    help_text = "of so many calls of snapshot.save(), one is stored"
+    parser.add_argument("--snapshot-every", type=int, default=default.snapshot_every, metavar="N", help=help_text)
     parser.add_argument("--preload", metavar="A,B", help="modules that workers share (docs/how-to/workers.md)")
     parser.add_argument("--no-zygote", action="store_true", help="start every worker as a new process")
     parser.add_argument("--name", default=default.name, help="name of this run, for `kill --run`; random if unset")

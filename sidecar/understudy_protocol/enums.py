@@ -25,6 +25,13 @@ class Strategy(str, Enum):
     POD_RECREATE = "PodRecreate"
 
 
+class Tier(str, Enum):
+    """Where the workers of a round restore the training from."""
+
+    MEMORY = "Memory"  # snapshots in the memory of the pods
+    STORAGE = "Storage"  # the script's own checkpoint
+
+
 class OnFailedUpdate(str, Enum):
     """The reaction to a failed weight update without a retry left."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from understudy_protocol.enums import NO_ROUND, RoundToken, Verdict, WorkersState
+from understudy_protocol.snapshots import RestoreChoice, SavedSteps
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class LauncherHello:
     is_draining: bool = False  # a DrainWorkers was received, and its WorkersDrained is not sent yet
     store_port: int = 0  # see NextPort
     stepped: RoundToken = NO_ROUND  # the newest round whose workers have reported a step here
+    saved: Optional[SavedSteps] = None  # see WorkersStarted
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class WorkersStarted:
     """All workers of the round have been started, and no process of an older round is left."""
 
     token: RoundToken
+    saved: Optional[SavedSteps] = None  # None: the launcher has no memory for snapshots
 
 
 @dataclass(frozen=True)
@@ -214,6 +217,14 @@ class ExitLauncher:
 
 
 @dataclass(frozen=True)
+class Restore:
+    """The snapshot that all ranks of the round restore: understudy_torch.snapshot.load() waits for it."""
+
+    token: RoundToken
+    choice: RestoreChoice
+
+
+@dataclass(frozen=True)
 class RenewStore:
     """Offer another store: a previous coordinator may have assigned the one that listens to a round."""
 
@@ -276,6 +287,7 @@ TO_LAUNCHER = (
     StopWorkers,
     WriteStacks,
     ExitLauncher,
+    Restore,
     RenewStore,
     CheckReadiness,
     Ping,

@@ -23,6 +23,7 @@ from understudy_protocol.enums import (
 )
 from understudy_protocol.recovery import History
 from understudy_protocol.rollouts import UpdateFailure
+from understudy_protocol.snapshots import RestoreChoice, SavedSteps
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Join:
     disconnected_s: Optional[float] = None  # seconds since it lost its last coordinator; None: it never had one
     disconnected_silently: bool = False  # no kernel closed that connection: the machine did not respond
     unable_reason: str = ""  # why it can take part in no round, so that its pod must be replaced; "": it can
+    saved: Optional[SavedSteps] = None  # of that round, as in Started; None: its workers have not been started
 
 
 @dataclass(frozen=True)
@@ -210,6 +212,7 @@ class Started:
     """All workers of the member have been started."""
 
     token: RoundToken
+    saved: Optional[SavedSteps] = None  # None: the member has no memory for snapshots
 
 
 @dataclass(frozen=True)
@@ -347,6 +350,16 @@ class Gone:
 
 
 @dataclass(frozen=True)
+class Restore:
+    """The snapshot that all ranks of the round restore. Sent once all members have sent Started, and to a member that
+    joins again without it.
+    """
+
+    token: RoundToken
+    choice: RestoreChoice
+
+
+@dataclass(frozen=True)
 class Heartbeat:
     """At the interval heartbeat_s of Welcome, and at once when the training or the coordinator has stalled."""
 
@@ -421,6 +434,7 @@ TO_MEMBER = (
     Evicted,
     Drain,
     WriteStacks,
+    Restore,
     Heartbeat,
     LeaseRenewal,
     Close,

@@ -138,6 +138,9 @@ ENV_STEP_TIMEOUT = "UNDERSTUDY_STEP_TIMEOUT_SECONDS"  # a worker without a step 
 ENV_START_TIMEOUT = "UNDERSTUDY_START_TIMEOUT_SECONDS"  # for workers: write stacks also before the first step
 #: For workers that a round replaces; not set: the launcher's default.
 ENV_WORKER_GRACE_PERIOD = "UNDERSTUDY_WORKER_GRACE_PERIOD_SECONDS"
+ENV_SNAPSHOT_BYTES = "UNDERSTUDY_SNAPSHOT_BYTES"  # the largest state of a rank; not set: no snapshots
+ENV_SNAPSHOT_EVERY = "UNDERSTUDY_SNAPSHOT_EVERY"  # of so many calls of snapshot.save(), one is stored; 1 unless set
+ENV_SNAPSHOT_FD = "UNDERSTUDY_SNAPSHOT_FD"  # for workers: a file with their snapshots, understudy_torch/snapshot.py
 ENV_ROUND = "UNDERSTUDY_ROUND"  # epoch.term.round, for the workers
 ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # two files, for step() of the workers: understudy_torch/progress.py
 ENV_STEP_FOLDER = "UNDERSTUDY_STEP_FOLDER"  # the same as paths, for torchrun's workers: they inherit no files
@@ -175,6 +178,7 @@ class JobShape:
     launcher_timeout_s: float = 15.0  # after this time without an answer of its launcher, a pod is replaced
     script_fault_rounds: int = 0  # consecutive rounds with all ranks failing alike that end the job; 0: never
     start_timeout_s: float = 0.0  # a round without a first step after this time hangs; 0: never
+    snapshots: bool = False  # whether the pods have memory for snapshots of the training
 
 
 @dataclass(frozen=True)

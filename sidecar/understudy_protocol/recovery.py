@@ -6,7 +6,7 @@ Times are Unix seconds; ranks are global. A field with a default may be missing.
 from dataclasses import dataclass
 from typing import Optional
 
-from understudy_protocol.enums import Fault, Strategy, Term
+from understudy_protocol.enums import Fault, Strategy, Term, Tier
 
 #: Limits of a recovery's texts and of its list of consequences.
 MAX_TRACEBACK_CHARS = 2000
@@ -59,7 +59,9 @@ class Recovery:
     pause_s: Optional[float] = None  # from the last step before to the first after, as measured by a pod that made both
     consequences: tuple[Consequence, ...] = ()  # the first ones, at most MAX_CONSEQUENCES
     consequence_count: int = 0  # all that were reported
-    steps_lost: Optional[int] = None  # steps that were made before the fault and repeated after it; None: not known
+    tier: Optional[Tier] = None  # where its round restores from; None: the job has no snapshots, or it is not known yet
+    tier_reason: str = ""  # why not from a snapshot
+    lost_steps: Optional[int] = None  # steps that the round has to make again; None: not known
 
 
 @dataclass(frozen=True)

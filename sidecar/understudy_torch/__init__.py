@@ -1,6 +1,7 @@
 """The functions that a training script may import from Understudy. Needs no torch, and does nothing outside a job.
 
 step(n, total)     reports the training's progress
+snapshot           load() and save(): the training's state in memory that outlives the workers; imported only on demand
 exit_on_fault()    for scripts without the launcher: on a faulty node SIGTERM ends them at once
 """
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _STEP_FD = "UNDERSTUDY_STEP_FD"
+_SNAPSHOT_FD = "UNDERSTUDY_SNAPSHOT_FD"
 _START_TIMEOUT = "UNDERSTUDY_START_TIMEOUT_SECONDS"
 #: High enough that no file that a script opens gets such a number by chance.
 _STEP_FD_FROM = 200
@@ -43,6 +44,8 @@ def become_worker(env: Mapping[str, str], files: Mapping[str, int], command: Seq
     _become_outputs(files)
     os.environ.update(env)
     os.environ[_STEP_FD] = ",".join(str(_inherited(files[name])) for name in ("bell", "page"))
+    if "snapshots" in files:
+        os.environ[_SNAPSHOT_FD] = str(_inherited(files["snapshots"]))
     if cuda_is_spoiled():
         start_afresh(command)
     _reseed()

@@ -8,7 +8,8 @@ Orders and answers are JSON objects, each in its own packet on the control socke
         {"unfit": WHY}                                 it cannot: it ends
     {"fork": LOCAL_RANK, "env": {NAME: VALUE}, "command": […], "files": […]}
                                                        files: the names of the attached files (SCM_RIGHTS), in this
-                                                       order: "bell", "page" (its step files), "stdout", "stderr";
+                                                       order: "bell", "page" (its step files), "stdout", "stderr",
+                                                       "snapshots" (the memory for them);
                                                        if the zygote was started for another program, also "dropped":
                                                        [NAME, …] and "program": [KIND, TARGET, ARGUMENT, …]
         {"forked": LOCAL_RANK, "pid": PID}
@@ -41,7 +42,7 @@ from understudy_zygote.fitness import ForkSafety
 from understudy_zygote.script import Program
 
 PACKET_BYTES = 1 << 18
-FILES = 4  # at most, with one order
+FILES = 5  # at most, with one order
 
 
 def main(arguments: Sequence[str]) -> Optional[Program]:

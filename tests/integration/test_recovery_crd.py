@@ -25,7 +25,7 @@ RECOVERY: dict[str, Any] = {
     "round": 4,
     "detectedAt": "2026-11-20T10:00:00.000000Z",
     "pauseSeconds": 1.25,
-    "stepsLost": 3,
+    "lostSteps": 3,
     "gpuSecondsLost": 20.0,
 }
 

@@ -273,6 +273,33 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.faults.hang.stepTimeout",
         "faults.hang.stepTimeout must be a duration above zero",
     ),
+    "snapshots without a size": (
+        lambda job: job["spec"].update(snapshots={"every": 2}),
+        "spec.snapshots.size",
+        "snapshots.size must be set to the largest state of one worker",
+    ),
+    "snapshots of nothing": (
+        lambda job: job["spec"].update(snapshots={"size": "0Gi"}),
+        "spec.snapshots.size",
+        "snapshots.size must be a whole number with Mi, Gi or Ti, such as 512Mi or 20Gi",
+    ),
+    "snapshots in bytes": (
+        lambda job: job["spec"].update(snapshots={"size": "1000000000"}),
+        "spec.snapshots.size",
+        "snapshots.size must be a whole number with Mi, Gi or Ti",
+    ),
+    "no call of save that is stored": (
+        lambda job: job["spec"].update(snapshots={"size": "1Gi", "every": 0}),
+        "spec.snapshots.every",
+        "snapshots.every must be 1 to 100000",
+    ),
+    "snapshots under torchrun": (
+        lambda job: job["spec"].update(
+            snapshots={"size": "1Gi"}, launcher={**job["spec"]["launcher"], "mode": "Torchrun"}
+        ),
+        "spec.snapshots",
+        "snapshots need a launcher of mode Auto or Wrap",
+    ),
     "a launcherTimeout that a busy launcher would exceed": (
         lambda job: job["spec"].update(recovery={"launcherTimeout": "4s"}),
         "spec.recovery.launcherTimeout",
@@ -927,6 +954,7 @@ ACCEPTED: dict[str, Change] = {
     "nothing to preload": lambda job: job["spec"]["launcher"].update(preload=[]),
     "an empty launcher": lambda job: job["spec"].update(launcher={}),
     "no spares": lambda job: job["spec"]["spares"].update(replicas=0),
+    "snapshots": lambda job: job["spec"].update(snapshots={"size": "512Mi", "every": 10}),
     "an elastic job": lambda job: job["spec"].update(elastic={"minPods": 1}),
     "an elastic job that may lose no pod": lambda job: job["spec"].update(elastic={"minPods": 8}),
     "rollouts": with_rollouts,
@@ -988,6 +1016,11 @@ REFUSED_LATER: dict[str, tuple[Change, str, str]] = {
         lambda job: job["spec"].update(rollouts={"replicatedJobs": ["workers"]}),
         "spec.rollouts",
         "rollouts is immutable, because pods keep the one that they were created with: delete the TrainingJob and",
+    ),
+    "snapshots": (
+        lambda job: job["spec"].update(snapshots={"size": "1Gi"}),
+        "spec.snapshots",
+        "snapshots is immutable, because pods keep the one that they were created with: delete the TrainingJob and",
     ),
     "that a training may hang": (
         lambda job: job["spec"].update(faults={"hang": {"stepTimeout": "10m"}}),

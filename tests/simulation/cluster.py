@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -19,6 +20,9 @@ from understudy_protocol.observer import Snapshot
 from understudy_protocol.pod import JobShape
 from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.voter_config import Tally
+
+#: The share of ends of workers.
+ENDS_DURING_SAVE = 0.1
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Setup:
     update_retries: int | None = None  # consecutive failed weight updates that the trainer may retry; None: no rollouts
     proactive: Proactive = Proactive.OFF
     host_network: bool = False  # whether the pods of a machine share its address, and listen on different ports
+    snapshots: bool = False  # in memory, at each step
 
 
 @dataclass
@@ -79,11 +84,13 @@ class SimulatedCluster:
             update_retries=setup.update_retries or 0,
             proactive=setup.proactive,
             start_timeout_s=setup.start_timeout_s,
+            snapshots=setup.snapshots,
         )
+        self._saves = random.Random(f"saves-{self.world.seed}")
         self.reports_steps, self.zygotes = setup.reports_steps, setup.zygotes
         self.step_timeout_s = setup.step_timeout_s
         self.network = Network(self.world)
-        self.training = Training(self.world, setup.steps)
+        self.training = Training(self.world, setup.steps, snapshots=setup.snapshots)
         self.machines = [Machine(f"node-{number}") for number in range(setup.machines)]
         self.api = ApiServer(self, setup.slow_start_s)
         self.operator = OperatorModel(self, self.api, setup.spares)
@@ -138,6 +145,10 @@ class SimulatedCluster:
         """A fault makes workers of this pod fail by themselves."""
         self.worker_faults.append(self.world.now)
         self.culprits.add(pod)
+
+    def ends_during_save(self) -> bool:
+        """Whether a worker that ends was saving a snapshot."""
+        return self._saves.random() < ENDS_DURING_SAVE
 
     def end_worker(self, worker: SimulatedWorker, code: int | None, signal: str | None) -> None:
         self.world.log(worker.pod, f"FAULT: its worker of rank {worker.rank} ends ({signal or code})")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.network import End
 from tests.simulation.process import Alarm, Process
+from tests.simulation.snapshots import SimulatedMemory
 from tests.simulation.training import SimulatedWorker
 from understudy_launcher import events as e
 from understudy_launcher.groups import LEFTOVERS
@@ -46,7 +47,15 @@ class Launcher(Process):
         self._stores: list[int] = []  # ports; at most the one in use, and the next
         zygotes = pod.cluster.zygotes
         nproc, timeout_s = pod.cluster.shape.nproc_per_node, pod.cluster.step_timeout_s
-        self.supervisor = Supervisor(1, nproc, pod.grace_s, zygote=zygotes, step_timeout_s=timeout_s)
+        self.memory = SimulatedMemory(nproc) if pod.cluster.shape.snapshots else None
+        self.supervisor = Supervisor(
+            1,
+            nproc,
+            pod.grace_s,
+            zygote=zygotes,
+            step_timeout_s=timeout_s,
+            snapshots=self.memory is not None,
+        )
         self.workers: dict[int, SimulatedWorker] = {}
         self._pages: dict[int, e.StepsRead] = {}  # by local rank: steps that workers have reported since the last read
         self._first_at: dict[int, float] = {}  # by local rank: when its worker made its first step
@@ -79,9 +88,8 @@ class Launcher(Process):
                 self._link.send(effect.message)
         elif isinstance(effect, e.Signal):
             self._signal(effect)
-        elif isinstance(effect, e.Spawn):
-            for local_rank in range(self.pod.cluster.shape.nproc_per_node):
-                self._spawn(effect.start, local_rank, warm=effect.is_warmup_done)
+        elif isinstance(effect, (e.Spawn, e.ReadSnapshots, e.ChooseSnapshot)):
+            self._do_with_workers(effect)
         elif isinstance(effect, (e.StartZygote, e.EndZygote, e.MakeStore)):
             self._do_with_zygote(effect)
         elif isinstance(effect, e.ReservePort):
@@ -98,6 +106,21 @@ class Launcher(Process):
             self.world.log(self.pod.name, effect.text)
         elif isinstance(effect, e.Exit) and self.alive:
             self.pod.launcher_exited(effect.code, effect.reason)
+
+    def _do_with_workers(self, effect: e.Spawn | e.ReadSnapshots | e.ChooseSnapshot) -> None:
+        if isinstance(effect, e.Spawn):
+            for local_rank in range(self.pod.cluster.shape.nproc_per_node):
+                self._spawn(effect.start, local_rank, warm=effect.is_warmup_done)
+            return
+        assert self.memory is not None
+        if isinstance(effect, e.ReadSnapshots):
+            read = e.SnapshotsRead(effect.start.token, self.memory.start(effect.start))
+            self.later(0.0, lambda: self.handle(read))
+            return
+        self.memory.choose(effect.choice)
+        for worker in self.workers.values():
+            if worker.alive:
+                self._training.chosen(worker, effect.choice)
 
     # The zygote -----------------------------------------------------------------------------------------------------
 
@@ -165,10 +188,12 @@ class Launcher(Process):
                 has_reported = True
 
         def exited(code: int | None, signal: str | None, message: str) -> None:
+            if self.memory is not None and worker.stepped and self.pod.cluster.ends_during_save():
+                self.memory.interrupt_save(worker)
             self._training.left(worker)
             self.post(lambda: self._reap(worker, code, signal, message))
 
-        worker = SimulatedWorker(start, local_rank, self.pod.name, self.machine, stepped, exited)
+        worker = SimulatedWorker(start, local_rank, self.pod.name, self.machine, stepped, exited, memory=self.memory)
         fate = self.world.rng.random()
         worker.stuck = fate < STUCK
         if self.pod.cluster.hang_at_start:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-from tests.simulation import test_schedules
+from tests.simulation import test_schedules, test_snapshots
 from tests.simulation.sidecars import SimulatedSidecar
 from tests.simulation.world import Rule
 from understudy_launcher.supervise import Supervisor
@@ -33,8 +33,10 @@ from understudy_sidecar.membership import (
     ladder,
     leaving,
     member_launcher,
+    member_workers,
     quorum,
     rebuilding,
+    restoring,
     rollouts,
     rounds,
     voter_config,
@@ -477,6 +479,16 @@ MUTATIONS = (
         ("operator down",),
     ),
     Mutation(
+        "each pod's newest snapshot is taken for that of all",
+        (Rule.A_ROUND_RESTORES_ONE_SNAPSHOT,),
+        _patch(restoring, "_common", lambda common, whole: whole),
+    ),
+    Mutation(
+        "the oldest common snapshot is restored",
+        (Rule.THE_NEWEST_SNAPSHOT_IS_RESTORED,),
+        _patch(restoring, "_newest", lambda found: min(found, default=None)),
+    ),
+    Mutation(
         "a coordinator never steps down",
         (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
         _patch(quorum, "step_down_if_not_followed", _nothing),
@@ -485,6 +497,11 @@ MUTATIONS = (
 )
 
 SCHEDULED = (
+    ScheduledMutation(
+        "a pod that lost its ranks keeps its snapshots",
+        _patch(member_workers, "_restorable", lambda me, saved: saved),
+        test_snapshots.test_pods_that_were_cut_off_and_come_back_do_not_bring_a_state_that_the_training_has_left,
+    ),
     ScheduledMutation(
         "a pending change is superseded",
         _changes_are_superseded,

@@ -29,6 +29,8 @@ from tests.simulation.invariants import BOUNDED_S, EXIT_S, Invariants
 from tests.simulation.world import Rule, Violation
 from understudy_protocol.enums import Proactive
 
+SNAPSHOTS_SHARE = 0.5
+
 
 @dataclass(frozen=True)
 class Case:
@@ -64,6 +66,8 @@ def draw_case(seed: int) -> Case:
         faults = draw_no_start(no_starts, faults)
     hosts = random.Random(f"hosts-{seed}")
     setup = replace(setup, host_network=hosts.random() < HOST_NETWORK_SHARE)
+    snapshots = random.Random(f"snapshots-{seed}")
+    setup = replace(setup, snapshots=snapshots.random() < SNAPSHOTS_SHARE)
     return Case(seed, setup, tuple(faults))
 
 

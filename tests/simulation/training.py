@@ -3,6 +3,8 @@
 - A round's workers start to step when all its ranks live and reach each other, from the newest checkpoint.
 - A step needs all of them. If a peer was killed, the others fail soon (its kernel closes the connection). If a peer is
   silent, frozen or hung, they hang; if a peer never came, they stay in their rendezvous.
+- With snapshots, each step saves one in the memory of each rank's pod (snapshots.py), and a round continues from the
+  one that its coordinator has chosen.
 - The checkpoint has a fencing token (UNDERSTUDY_ROUND): once a round has begun, saves of older rounds are rejected.
 """
 
@@ -11,11 +13,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tests.simulation.network import Machine, reachable
 from tests.simulation.world import Rule, Violation, World
 from understudy_protocol.enums import RoundToken
 from understudy_protocol.launcher import StartWorkers
+from understudy_protocol.snapshots import RestoreChoice, SavedStep
+
+if TYPE_CHECKING:
+    from tests.simulation.snapshots import SimulatedMemory
 
 INIT_S = (0.05, 0.4)
 STEP_S = (0.25, 0.5)
@@ -44,6 +51,8 @@ class SimulatedWorker:
     code: int | None = None  # its exit code, once it has ended by itself
     failed_updates: int = 0  # of weights, in a row
     done: bool = False  # has made all its steps, and is about to exit 0
+    memory: SimulatedMemory | None = None  # in a job with snapshots
+    choice: RestoreChoice | None = None  # what load() returns; None: it waits
 
     @property
     def rank(self) -> int:
@@ -73,8 +82,12 @@ class Group:
 
 
 class Training:
-    def __init__(self, world: World, steps: int) -> None:
-        self.world, self.steps = world, steps
+    """snapshots: load() in each worker waits for the choice, and each step saves a snapshot."""
+
+    def __init__(self, world: World, steps: int, *, snapshots: bool = False) -> None:
+        self.world, self.steps, self._snapshots = world, steps, snapshots
+        self.choices: dict[RoundToken, RestoreChoice] = {}  # of the rounds whose workers have got one
+        self._stale: set[SavedStep] = set()  # snapshots that a round saved after a newer one had stepped
         self.groups: dict[RoundToken, Group] = {}
         self.checkpoint = (0, RoundToken(0, 0, -1))
         self.newest_stepped = RoundToken(0, 0, -1)
@@ -143,13 +156,47 @@ class Training:
             return
         if not group.running:
             group.running = True
-            group.step = self.checkpoint[0]
+            group.step = self._restored_step(group)
             self.checkpoint = (group.step, max(self.checkpoint[1], group.token))
         if group.step >= self.steps:
             self._finish(group)
             return
         group.next_step_due = True
         self.world.after(self.world.between(*STEP_S), lambda: self._step(group))
+
+    def chosen(self, worker: SimulatedWorker, choice: RestoreChoice) -> None:
+        """load() in the worker returns."""
+        worker.choice = choice
+        self.choices[worker.token] = choice
+        self.resume(self._group(worker))
+
+    def _restored_step(self, group: Group) -> int:
+        workers = list(group.workers.values())
+        choices = {worker.choice for worker in workers}
+        choice = choices.pop()
+        if choice is None:
+            return self.checkpoint[0]
+        held = [worker.memory.held(worker) for worker in workers if worker.memory is not None]
+        common = set.intersection(*held)
+        if choices or (choice.saved is not None and choice.saved not in common):
+            raise Violation(
+                Rule.A_ROUND_RESTORES_ONE_SNAPSHOT, f"round {group.token} restores {choice}, {choices} of {held}"
+            )
+        if choice.saved in self._stale:
+            raise Violation(Rule.NO_STALE_SNAPSHOT_IS_RESTORED, f"round {group.token} restores {choice}")
+        self._check_newest(group, choice, common)
+        return self.checkpoint[0] if choice.saved is None else choice.saved.step
+
+    def _check_newest(self, group: Group, choice: RestoreChoice, common: set[SavedStep]) -> None:
+        """Of the newest round that has stepped, unless a round after it has restored something else."""
+        newest = max((saved for saved in common if saved.token == self.newest_stepped), default=None)
+        later = [self.choices[token] for token in self.choices if self.newest_stepped < token < group.token]
+        if newest is None or "may be the cause" in choice.reason or any(x.saved != newest for x in later):
+            return
+        if choice.saved is None or choice.saved < newest:
+            raise Violation(
+                Rule.THE_NEWEST_SNAPSHOT_IS_RESTORED, f"round {group.token} restores {choice}, and all have {newest}"
+            )
 
     def machines_changed(self) -> None:
         """A machine thawed, or is back on the network."""
@@ -192,6 +239,8 @@ class Training:
         first, start = workers[0].machine, workers[0].start
         if not group.running and start.agent_store and (start.master_addr, start.master_port) not in self._stores:
             return False
+        if not group.running and self._snapshots and any(w.choice is None for w in workers):
+            return False
         return all(w.alive and not w.hung and not w.machine.frozen and reachable(first, w.machine) for w in workers)
 
     def _step(self, group: Group) -> None:
@@ -217,6 +266,10 @@ class Training:
         for worker in group.workers.values():
             worker.stepped = True
             worker.on_step(group.step)
+            if worker.memory is not None:
+                worker.memory.save(worker, group.step)
+                if group.token < self.newest_stepped:
+                    self._stale.add(SavedStep(group.token, group.step))
         self.resume(group)
 
     def _last_steps(self, group: Group) -> list[float]:

@@ -21,7 +21,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.cause.node`,priority=1,description="The node of the pod"
 // +kubebuilder:printcolumn:name="Round",type=integer,JSONPath=`.round`,priority=1,description="The round that the recovery led to"
 // +kubebuilder:printcolumn:name="GPU-Seconds",type=number,JSONPath=`.gpuSecondsLost`,priority=1,description="GPU time lost: the pause times the GPUs of the job, in seconds"
-// +kubebuilder:printcolumn:name="Steps-Lost",type=integer,JSONPath=`.stepsLost`,priority=1,description="Training steps that were repeated"
+// +kubebuilder:printcolumn:name="Lost-Steps",type=integer,JSONPath=`.lostSteps`,priority=1,description="Training steps that were repeated"
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.cause.message`,priority=1,description="The error of the first failure"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.detectedAt`,description="Time since the fault"
 type Recovery struct {
@@ -86,7 +86,7 @@ type Recovery struct {
 	// they were newer than the checkpoint. Empty if the coordinator does not know both
 	// steps.
 	// +optional
-	StepsLost *int64 `json:"stepsLost,omitempty"`
+	LostSteps *int64 `json:"lostSteps,omitempty"`
 
 	// GPU time lost, in seconds: pauseSeconds times the GPUs (or other devices) that the
 	// pods with ranks request together. Empty if they request none, and without

@@ -93,6 +93,8 @@ type TrainingJob struct {
 // +kubebuilder:validation:XValidation:rule="(has(self.suspend) && self.suspend) || (has(oldSelf.suspend) && oldSelf.suspend) || self.replicatedJobs == oldSelf.replicatedJobs",fieldPath=".replicatedJobs",message="replicatedJobs is immutable while the job runs: set suspend to true to change it, or delete the TrainingJob and recreate it"
 // +kubebuilder:validation:XValidation:rule="has(self.launcher) == has(oldSelf.launcher)",fieldPath=".launcher",message="launcher is immutable: delete the TrainingJob and recreate it"
 // +kubebuilder:validation:XValidation:rule="has(self.elastic) == has(oldSelf.elastic) && (!has(self.elastic) || self.elastic == oldSelf.elastic)",fieldPath=".elastic",message="elastic is immutable, because pods keep the one that they were created with: delete the TrainingJob and recreate it"
+// +kubebuilder:validation:XValidation:rule="!has(self.snapshots) || (has(self.launcher) && (!has(self.launcher.mode) || self.launcher.mode != 'Torchrun'))",fieldPath=".snapshots",message="snapshots need a launcher of mode Auto or Wrap, which keeps their memory: add launcher: {nprocPerNode: <workers per pod>}, or remove snapshots"
+// +kubebuilder:validation:XValidation:rule="has(self.snapshots) == has(oldSelf.snapshots) && (!has(self.snapshots) || self.snapshots == oldSelf.snapshots)",fieldPath=".snapshots",message="snapshots is immutable, because pods keep the one that they were created with: delete the TrainingJob and recreate it"
 // +kubebuilder:validation:XValidation:rule="has(self.faults) == has(oldSelf.faults) && (!has(self.faults) || self.faults == oldSelf.faults)",fieldPath=".faults",message="faults is immutable, because pods keep the one that they were created with: delete the TrainingJob and recreate it"
 // +kubebuilder:validation:XValidation:rule="!has(self.rollouts) || (has(self.launcher) && self.launcher.mode != 'Off')",fieldPath=".rollouts",message="rollouts need a launcher, whose workers report their weight updates: add launcher: {targetReplicatedJobs: [<replicatedJobs that train>]}, or remove rollouts"
 // +kubebuilder:validation:XValidation:rule="!has(self.rollouts) || has(self.failurePolicy)",fieldPath=".rollouts",message="rollouts need a failurePolicy, which limits how often the job may restart for a failed update: add failurePolicy: {maxRestarts: <number>}"
@@ -212,6 +214,12 @@ type TrainingJobSpec struct {
 	// creation.
 	// +optional
 	Elastic *Elastic `json:"elastic,omitempty"`
+
+	// Memory for snapshots of the training, from which workers restore after a fault. The
+	// script saves them with understudy_torch.snapshot. If unset, there are none. It
+	// cannot be changed after creation.
+	// +optional
+	Snapshots *Snapshots `json:"snapshots,omitempty"`
 
 	// In RL: the servers whose weights the workers update, and what happens when an
 	// update fails. It cannot be changed after creation.
@@ -673,6 +681,26 @@ type Hang struct {
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[0-9]')",message="faults.hang.startTimeout must be a duration in whole hours, minutes and seconds, such as 0s, 10m or 1h: longer than any time from the start of a round to its first step()"
 	StartTimeout string `json:"startTimeout,omitempty"`
+}
+
+// Memory for snapshots of the training.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.size)",fieldPath=".size",message="snapshots.size must be set to the largest state of one worker, such as 20Gi; leave out snapshots if the script saves none"
+type Snapshots struct {
+	// The memory for the state of one worker: a whole number with Mi, Gi or Ti. Each
+	// worker has two of them, so a pod needs 2 x size x launcher.nprocPerNode in addition
+	// to what it needs without snapshots. The memory counts as the trainer container's.
+	// +optional
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[1-9][0-9]{0,5}(Mi|Gi|Ti)$')",message="snapshots.size must be a whole number with Mi, Gi or Ti, such as 512Mi or 20Gi: the memory for the state of one worker"
+	Size string `json:"size,omitempty"`
+
+	// Of so many calls of snapshot.save(), one is stored: the first, and then each one of
+	// that number. Default: 1.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 100000",message="snapshots.every must be 1 to 100000: of so many calls of snapshot.save(), one is stored"
+	Every int32 `json:"every,omitempty"`
 }
 
 // Lets the job train with fewer pods than it declares.
@@ -1251,7 +1279,24 @@ type RecoveryStatus struct {
 	// to resumedAt. Empty without resumedAt.
 	// +optional
 	PauseSeconds *float64 `json:"pauseSeconds,omitempty"`
+
+	// In a job with snapshots: where the workers of the round restored the training from.
+	// +optional
+	RestoredFrom Tier `json:"restoredFrom,omitempty"`
+
+	// Why the workers restored no snapshot.
+	// +optional
+	RestoreReason string `json:"restoreReason,omitempty"`
+
+	// In a job with snapshots: how many steps the round had to make again. Empty if the
+	// workers report no steps.
+	// +optional
+	LostSteps *int32 `json:"lostSteps,omitempty"`
 }
+
+// Memory: snapshots in the memory of the pods. Storage: the script's own checkpoint.
+// +kubebuilder:validation:Enum=Memory;Storage
+type Tier string
 
 // What broke.
 // +kubebuilder:validation:Enum=Process;Pod;Node;Hang;WeightUpdate

@@ -26,6 +26,8 @@ class EndedRecovery:
     strategy: str
     outcome: str
     seconds: float | None
+    restored_from: str | None = None  # the tier; None: the job has no snapshots
+    lost_steps: int | None = None  # None: not known
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ def _recoveries(before: JobStatus, after: JobStatus) -> Iterator[EndedRecovery]:
 
 
 def _ended(entry: RecoveryStatus, outcome: str, seconds: float | None) -> EndedRecovery:
-    return EndedRecovery(entry.fault.value, entry.strategy or NO_STRATEGY, outcome, seconds)
+    strategy, lost_steps = entry.strategy or NO_STRATEGY, entry.lost_steps
+    return EndedRecovery(entry.fault.value, strategy, outcome, seconds, entry.restored_from, lost_steps)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from understudy_operator.metrics.ended import FAILED, NO_STRATEGY, RECOVERED, En
 from understudy_operator.metrics.metric_book import MetricBook, Values
 from understudy_operator.plan.facts.cluster_objects import Node
 from understudy_operator.plan.facts.status import JobStatus, PoolStatus
-from understudy_protocol.enums import Fault, Strategy
+from understudy_protocol.enums import Fault, Strategy, Tier
 
 RECOVERY_S = (0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800)
 RECONCILE_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -75,6 +75,19 @@ class OperatorMetrics:
             ("fault", "strategy"),
             RECOVERY_S,
         )
+        self._restores = book.counter(
+            "understudy_restores_total",
+            "Recoveries of jobs with snapshots, by the tier from which their workers restored the training.",
+            ("tier",),
+        )
+        self._lost_steps = book.counter(
+            "understudy_lost_steps_total",
+            "Steps that recoveries of jobs with snapshots had to make again, as far as known.",
+            ("tier",),
+        )
+        for tier in Tier:
+            self._restores.labels(tier.value)
+            self._lost_steps.labels(tier.value)
         self._failed_updates = book.counter(
             "understudy_weight_updates_failed_total", "Weight updates that have failed, retries included."
         )
@@ -173,6 +186,9 @@ class OperatorMetrics:
             self._recoveries.labels(entry.fault, entry.strategy, entry.outcome).inc()
             if entry.seconds is not None:
                 self._recovery_s.labels(entry.fault, entry.strategy).observe(entry.seconds)
+            if entry.restored_from is not None:
+                self._restores.labels(entry.restored_from).inc()
+                self._lost_steps.labels(entry.restored_from).inc(entry.lost_steps or 0)
         self._failed_updates.inc(ends.failed_updates)
 
     # Read on a scrape ------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from understudy_operator.observe.store import Raw
 from understudy_operator.plan.facts import spec as facts
 from understudy_operator.plan.facts.keys import EXCLUSIVE, NODE_SELECTOR
 from understudy_operator.plan.facts.launcher_choice import choose_launcher
+from understudy_operator.plan.facts.quantities import bytes_in
 from understudy_operator.plan.facts.spec import MAX_RESTARTS, JobSpec, ReplicatedJob, World
 from understudy_operator.plan.facts.trainer import restarts_of_torchrun, workers_per_pod
 from understudy_operator.plan.times.durations import seconds
@@ -115,6 +116,7 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
     in_place: Mapping[str, Any] = recovery.get("inPlace", {})
     termination, fence = spec.get("termination", {}), recovery.get("coordinatorLossTimeout", "30s")
     faults: Mapping[str, Any] = spec.get("faults", {})
+    snapshots: Mapping[str, Any] = spec.get("snapshots", {})
     targets = launcher.get("targetReplicatedJobs") or [replicated[0].name]
     groups = tuple(group for group in replicated if group.name in targets)
     trainer = _trainer(groups, launcher.get("container", ""))
@@ -151,6 +153,8 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
         proactive_replacement=faults.get("proactiveReplacement", "Off"),
         avoid_nodes=faults.get("avoidNodes", "Prefer"),
         preload=tuple(launcher["preload"]) if "preload" in launcher else None,
+        snapshot_bytes=bytes_in(snapshots["size"]) or 0 if "size" in snapshots else 0,
+        snapshot_every=int(snapshots.get("every", 1)),
     )
 
 

@@ -50,6 +50,7 @@ from understudy_sidecar.membership import (
     proactive,
     quorum,
     rebuilding,
+    restoring,
     rollouts,
     round_progress,
     rounds,
@@ -308,7 +309,8 @@ class Coordinator:
                 joining.on_previous_round_message(state, member, message)
             return
         match message:
-            case m.Started():
+            case m.Started(_, saved):
+                restoring.on_report(state, member, saved, started=True)
                 round_progress.on_started(state, member, now)
             case m.Finished():
                 round_progress.on_finished(state, member)

@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from understudy_protocol import membership as m
-from understudy_protocol.enums import RoundToken, Term
+from understudy_protocol.enums import NO_ROUND, RoundToken, Term
 from understudy_protocol.observer import Appoint, StepProgress
 from understudy_protocol.pod import JobShape
+from understudy_protocol.snapshots import RestoreChoice, SavedStep
 from understudy_sidecar.membership.backoff import Backoff
 from understudy_sidecar.membership.events import Broadcast, CoordinatorEffect, Hangup, Log, Send, StepDown
 from understudy_sidecar.membership.fault_history import FaultHistory
@@ -67,6 +68,20 @@ class ReplicasReport:
     replicas: m.Replicas
     pod: str
     node: str
+
+
+@dataclass
+class Restores:
+    """Which snapshot the running round restores. Written by restoring.py."""
+
+    unreported: set[str] = field(default_factory=set)  # uids of actives whose snapshots are not known
+    common: frozenset[SavedStep] | None = None  # snapshots of all actives that have reported; None: none has
+    without: list[str] = field(default_factory=list)  # names of the pods that have none
+    newest_step: int | None = None  # that workers reported before this round
+    choice: RestoreChoice | None = None  # of this round
+    decided: RoundToken = NO_ROUND  # the newest round with a choice, as far as known
+    restored: SavedStep | None = None  # by that round
+    suspicions: int = 0  # consecutive rounds that failed soon after they had restored a snapshot
 
 
 @dataclass
@@ -138,6 +153,7 @@ class CoordinatorState:
     silence: SilenceWatch = field(default_factory=lambda: SilenceWatch(Timeouts()))
     hangs: HangWatch = field(default_factory=HangWatch)
     swaps: Swaps = field(default_factory=Swaps)
+    restores: Restores = field(default_factory=Restores)
     draining: Draining | None = None  # written by leaving.py
     quorum: Quorum = field(default_factory=Quorum)
     config_changes: ConfigChanges = field(default_factory=ConfigChanges)

@@ -16,6 +16,7 @@ from understudy_sidecar.membership import (
     faults,
     leaving,
     quorum,
+    restoring,
     round_progress,
     worker_faults,
 )
@@ -105,6 +106,7 @@ def on_previous_round_message(state: CoordinatorState, member: MemberRecord, mes
     """A message about the previous coordinator's round, before it is adopted: it updates the claim of the Join."""
     if state.round.phase is Phase.REBUILDING:
         member.failure = message if isinstance(message, m.WorkerFailed) else member.failure
+        member.saved = message.saved if isinstance(message, m.Started) else member.saved
         state.round_check.request()
         phases = {m.Started: WorkersState.RUNNING, m.Finished: WorkersState.FINISHED}
         member.workers = phases.get(type(message), WorkersState.FAILED)
@@ -125,7 +127,7 @@ def _resume(state: CoordinatorState, member: MemberRecord, link: int, join: m.Jo
     if member.uid in state.roster.suspects:
         state.config_changes.send_snapshot_later(now)
     state.roster.reconnect(member, link)
-    member.join, member.stepped, member.last_heard = join, join.stepped, now
+    member.join, member.stepped, member.saved, member.last_heard = join, join.stepped, join.saved, now
     member.master_port, member.store_port = join.master_port, _store_port(join)
     member.record_connection(state.heartbeat)
     send_welcome(state, member)
@@ -141,6 +143,7 @@ def _resume(state: CoordinatorState, member: MemberRecord, link: int, join: m.Jo
     if member.group_rank is None or state.round.phase is not Phase.RUNNING:
         return
     round_progress.on_acked(state, member)
+    restoring.on_report(state, member, join.saved, started=join.workers is not WorkersState.STARTING)
     if join.workers is WorkersState.RUNNING and member.uid in state.roster.starting:
         round_progress.on_started(state, member, now)
     elif join.workers is WorkersState.FINISHED:

@@ -153,6 +153,7 @@ def send_join(me: MemberState, now: float) -> None:
             None if link.disconnected_at is None else now - link.disconnected_at,
             link.disconnected_silently,
             me.unable_reason,
+            me.workers.saved,
         )
     )
 
@@ -203,4 +204,5 @@ def _situation(me: MemberState) -> tuple[object, ...]:
         workers.store_port,
         me.end.leaving,
         me.unable_reason,
+        workers.saved,
     )

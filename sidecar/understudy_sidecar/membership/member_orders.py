@@ -97,10 +97,8 @@ def _on_order(me: MemberState, message: object, now: float) -> None:
             member_workers.on_assign(me, message)
         case m.Standby(token):
             member_workers.on_standby(me, token)
-        case m.Drain(token, grace_s) if member_workers.has_ranks(me, token):
-            me.order(l.DrainWorkers(token, grace_s))
-        case m.WriteStacks(token) if member_workers.has_ranks(me, token):
-            me.order(l.WriteStacks(token))
+        case m.Drain() | m.WriteStacks() | m.Restore() if member_workers.has_ranks(me, message.token):
+            _on_round_order(me, message)
         case m.NodeVerdict() as verdict:
             _keep_verdict(me, verdict)
             me.log(f"node health verdict: {_describe(verdict)}")
@@ -113,6 +111,16 @@ def _on_order(me: MemberState, message: object, now: float) -> None:
                 me.do(RecordHardState(me.voter.hard_state))
         case _:
             pass
+
+
+def _on_round_order(me: MemberState, message: m.Drain | m.WriteStacks | m.Restore) -> None:
+    match message:
+        case m.Drain(token, grace_s):
+            me.order(l.DrainWorkers(token, grace_s))
+        case m.WriteStacks(token):
+            me.order(l.WriteStacks(token))
+        case m.Restore():
+            member_workers.on_restore(me, message)
 
 
 def _keep_verdict(me: MemberState, verdict: m.NodeVerdict) -> None:

@@ -8,6 +8,7 @@ from enum import Enum
 
 from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, NO_TERM, RoundToken, Term, WorkersState
+from understudy_protocol.snapshots import SavedSteps
 from understudy_sidecar.membership.calling import Calls
 from understudy_sidecar.membership.events import Log, MemberEffect, ToCoordinator, ToLauncher
 from understudy_sidecar.membership.liveness import LauncherWatch, Lease
@@ -65,6 +66,8 @@ class Workers:
     failure: m.WorkerFailed | None = None
     stepped: RoundToken = NO_ROUND  # the newest round in which a worker of this pod has made a step
     first_step_sent: RoundToken = NO_ROUND
+    replaced: RoundToken = NO_ROUND  # the newest round that gave the ranks of this pod to another one
+    saved: SavedSteps | None = None  # the snapshots of this pod for its round, and the coordinator's choice
     hang_is_reported: bool = False
     replicas: dict[int, m.Replicas] = field(default_factory=dict)  # the newest report of each rank that ran here
     fork_fallback_reason: str = ""  # why workers are not forked, as the launcher reports

@@ -5,9 +5,12 @@ step of a round, and only for rank 0 all others: O(1) for the coordinator. A ste
 cancels that report. If no coordinator has renewed the lease for the fence time, the launcher stops the workers.
 """
 
+from dataclasses import replace
+
 from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_TERM, RoundToken, Term, WorkersState
+from understudy_protocol.snapshots import SavedSteps
 from understudy_sidecar.membership import member_link
 from understudy_sidecar.membership.member_state import MemberState, State
 
@@ -20,6 +23,7 @@ def on_hello(me: MemberState, hello: l.LauncherHello) -> None:
         workers.state = hello.workers
     workers.master_port, workers.store_port = hello.master_port, hello.store_port
     workers.stepped = hello.stepped
+    _on_hello_saved(me, hello)
     if workers.fork_fallback_reason:  # the launcher reports it again after its hello
         _on_fork_fallback(me, "")
 
@@ -37,9 +41,9 @@ def on_message(me: MemberState, message: object, now: float) -> None:
         case l.NextPort(port, store_port):
             workers.master_port, workers.store_port = port, store_port
             me.send(m.Port(port, store_port))
-        case l.WorkersStarted(token) if token == workers.token:
-            workers.state = WorkersState.RUNNING
-            me.send(m.Started(token))
+        case l.WorkersStarted(token, saved) if token == workers.token:
+            workers.state, workers.saved = WorkersState.RUNNING, _restorable(me, saved)
+            me.send(m.Started(token, workers.saved))
         case l.WorkersFinished(token) if token == workers.token:
             workers.state = WorkersState.FINISHED
             me.send(m.Finished(token))
@@ -92,7 +96,7 @@ def on_assign(me: MemberState, assign: m.Assign) -> None:
         me.log(f"ignored an assignment of round {assign.token}: round {workers.token} is newer")
         return
     if assign.token > workers.token:
-        workers.token, workers.group_rank = assign.token, assign.group_rank
+        workers.token, workers.group_rank, workers.saved = assign.token, assign.group_rank, None
         workers.group_world_size, workers.state, workers.failure = assign.group_world_size, WorkersState.STARTING, None
         if assign.agent_store and assign.group_rank == 0:
             workers.store_port = 0  # a store is used for one round
@@ -101,7 +105,16 @@ def on_assign(me: MemberState, assign: m.Assign) -> None:
     me.answer(m.Ack(assign.token))
 
 
+def on_restore(me: MemberState, restore: m.Restore) -> None:
+    """The coordinator's choice for the newest round of this pod."""
+    workers = me.workers
+    if workers.saved is not None and workers.saved.choice is None:
+        workers.saved = replace(workers.saved, choice=restore.choice)
+        me.order(l.Restore(restore.token, restore.choice))
+
+
 def on_standby(me: MemberState, token: RoundToken) -> None:
+    me.workers.replaced = max(me.workers.replaced, token)
     me.workers.group_rank, me.workers.failure = None, None
     if me.workers.state is not WorkersState.IDLE:
         _stop(me, f"round {token} assigned its ranks to another member")
@@ -123,6 +136,26 @@ def fenced_at(me: MemberState) -> float | None:
 def fence(me: MemberState, now: float) -> None:
     if fenced_at(me) is not None and now - me.lease.renewed_at >= me.identity.fence_s:
         _stop(me, f"no coordinator has renewed the lease for {now - me.lease.renewed_at:.0f} s")
+
+
+def _on_hello_saved(me: MemberState, hello: l.LauncherHello) -> None:
+    """The launcher may have missed a Restore while it was disconnected."""
+    known = me.workers.saved
+    if hello.token != me.workers.token:
+        return
+    if hello.saved is not None and hello.saved.choice is None and known is not None and known.choice is not None:
+        me.order(l.Restore(hello.token, known.choice))
+    else:
+        me.workers.saved = _restorable(me, hello.saved)
+
+
+def _restorable(me: MemberState, saved: SavedSteps | None) -> SavedSteps | None:
+    """Without the snapshots of rounds in which the training went on without this pod: a later coordinator may not know
+    of the round that replaced them.
+    """
+    if saved is None:
+        return None
+    return replace(saved, whole=tuple(step for step in saved.whole if step.token >= me.workers.replaced))
 
 
 def _on_failure(me: MemberState, failure: m.WorkerFailed, now: float) -> None:

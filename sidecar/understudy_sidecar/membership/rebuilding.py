@@ -19,6 +19,7 @@ from understudy_sidecar.membership import (
     escalation,
     faults,
     joining,
+    restoring,
     round_progress,
     worker_faults,
 )
@@ -275,6 +276,7 @@ def _adopt(state: CoordinatorState, now: float) -> None:
             round_progress.on_finished(state, member)
         elif member.workers is WorkersState.STARTING:
             state.roster.expect_start(member)
+    restoring.adopt(state, state.roster.active_members())
 
 
 def find_previous_round(members: Iterable[MemberRecord], actives: int) -> PreviousRound:

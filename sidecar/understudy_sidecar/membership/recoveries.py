@@ -14,8 +14,9 @@ never does: there the start of all workers ends it (`running_at`), and a later s
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from understudy_protocol.enums import Fault, Strategy
+from understudy_protocol.enums import Fault, Strategy, Tier
 from understudy_protocol.observer import Cause, Consequence, Recovery
 from understudy_protocol.recovery import MAX_CONSEQUENCE_CHARS, MAX_CONSEQUENCES
 
@@ -123,6 +124,20 @@ class RecoveryLog:
             for entry in self.open
         ]
 
+    def on_restore(self, round_number: int, tier: Tier, reason: str, lost_steps: int | None) -> None:
+        """This round restores the training from there."""
+        self._revise_round(round_number, tier=tier, tier_reason=reason, lost_steps=lost_steps)
+
+    def set_lost_steps(self, round_number: int, lost_steps: int) -> None:
+        self._revise_round(round_number, lost_steps=lost_steps)
+
+    def _revise_round(self, round_number: int, **changes: Any) -> None:
+        def revised(entry: Recovery) -> Recovery:
+            return replace(entry, **changes) if entry.round == round_number else entry
+
+        self.open = [revised(entry) for entry in self.open]
+        self._done = deque([revised(entry) for entry in self._done], maxlen=MAX_RECOVERIES)
+
     def strategies_used(self) -> str:
         """The strategies so far, and how often each was used."""
         counts = self.counts + Counter(entry.strategy.value for entry in self.open if entry.strategy is not None)
@@ -134,11 +149,18 @@ class RecoveryLog:
         """Whether a step of this round ends a recovery, or adds to one."""
         return bool(self.open) or any(x.round == round_number and x.resumed_at is None for x in self._done)
 
-    def on_first_step(self, round_number: int, steps_lost: int) -> None:
-        """This round has made its first step, and repeats so many steps that were made before the fault."""
-        self.open = [replace(entry, steps_lost=steps_lost) for entry in self.open]
-        repeated = [replace(x, steps_lost=steps_lost) if x.round == round_number else x for x in self._done]
-        self._done = deque(repeated, maxlen=MAX_RECOVERIES)
+    def on_first_step(self, round_number: int, lost_steps: int) -> None:
+        """This round has made its first step, and repeats so many steps that were made before the fault.
+
+        A job with snapshots knows the exact number already: the newest step here is that of the newest message.
+        """
+
+        def counted(entry: Recovery) -> Recovery:
+            return replace(entry, lost_steps=lost_steps) if entry.lost_steps is None else entry
+
+        self.open = [counted(entry) for entry in self.open]
+        done = [counted(entry) if entry.round == round_number else entry for entry in self._done]
+        self._done = deque(done, maxlen=MAX_RECOVERIES)
 
     def on_step(self, round_number: int, at: float, pause_s: float | None = None) -> list[Recovery]:
         """This round has made its first step: return the recoveries that it ends."""

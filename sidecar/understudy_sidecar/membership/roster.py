@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from understudy_protocol.enums import RoundToken, WorkersState
 from understudy_protocol.membership import Assign, Join, RankHolder, WorkerFailed
+from understudy_protocol.snapshots import SavedSteps
 from understudy_sidecar.membership.voter_config import Tally, VoterConfig
 
 
@@ -27,6 +28,7 @@ class MemberRecord:
     store_port: int | None
     group_rank: int | None = None
     failure: WorkerFailed | None = None  # of a claimed round, reported before the round was adopted
+    saved: SavedSteps | None = field(init=False)  # its snapshots for the round of its Join
     assign: Assign | None = None  # of the running round; sent again to a member that reconnects without it
     stepped: RoundToken = field(init=False)  # the newest round in which its workers have made a step
     measures_pause: bool = False  # it made the last step before the running round: it can measure the pause
@@ -37,7 +39,7 @@ class MemberRecord:
 
     def __post_init__(self) -> None:
         self.uid, self.name, self.node = self.join.pod_uid, self.join.pod_name, self.join.node
-        self.stepped = self.join.stepped
+        self.stepped, self.saved = self.join.stepped, self.join.saved
 
     def record_answer(self, heartbeat: int) -> None:
         """Only an answer shows that the member responds: another message may be delayed."""

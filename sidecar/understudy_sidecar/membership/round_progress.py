@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, CloseReason, WorkersState
 from understudy_protocol.observer import Recovery, StepProgress
-from understudy_sidecar.membership import ending
+from understudy_sidecar.membership import ending, restoring
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.roster import MemberRecord
 from understudy_sidecar.membership.round_state import Phase
@@ -44,6 +44,7 @@ def on_step(state: CoordinatorState, member: MemberRecord, progress: m.Progress,
     state.steps.on_step(progress.median_step_s, now)
     before, state.progress = state.progress, StepProgress(progress.step, progress.total, now)
     if state.round.on_step():
+        restoring.on_first_step(state, progress.step)
         if before is not None:
             state.recovery_log.on_first_step(state.round.token.round, max(0, before.step - progress.step + 1))
         # Without it, a standby whose pod is not in the round would take an earlier step for the last one.

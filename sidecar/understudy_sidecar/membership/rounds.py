@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from understudy_protocol import membership as m
 from understudy_protocol.addresses import split_port
 from understudy_protocol.enums import NO_ROUND, RoundToken, Strategy, WorkersState
-from understudy_sidecar.membership import config_change, leaving
+from understudy_sidecar.membership import config_change, leaving, restoring
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.placement import Placement, RankCandidate, place
 from understudy_sidecar.membership.roster import MemberRecord
@@ -222,3 +222,4 @@ def _assign(state: CoordinatorState) -> None:
         )
         state.send(member, member.assign)
     state.roster.begin_round(active)
+    restoring.begin(state, active)

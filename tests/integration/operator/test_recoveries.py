@@ -36,7 +36,7 @@ def a_fault(pod: Raw, detected_at: float) -> Recovery:
     )
 
 
-def ended(fault: Recovery, steps_lost: int | None = 3) -> Recovery:
+def ended(fault: Recovery, lost_steps: int | None = 3) -> Recovery:
     return Recovery(
         fault.round,
         fault.fault,
@@ -48,7 +48,7 @@ def ended(fault: Recovery, steps_lost: int | None = 3) -> Recovery:
         pause_s=1.25,
         consequences=fault.consequences,
         consequence_count=fault.consequence_count,
-        steps_lost=steps_lost,
+        lost_steps=lost_steps,
     )
 
 
@@ -114,7 +114,7 @@ async def test_a_fault_has_one_object_from_its_detection_to_its_end(
         "detectedAt": micro_time(fault.detected_at),
         "resumedAt": micro_time(fault.detected_at + 1.5),
         "pauseSeconds": 1.25,
-        "stepsLost": 3,
+        "lostSteps": 3,
         "rankSecondsLost": 5.0,
     }
     # and status has the counts, without the long texts

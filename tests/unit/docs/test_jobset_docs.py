@@ -9,7 +9,17 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
 #: Fields that a JobSet does not have.
-UNDERSTUDY_FIELDS = ("launcher", "spares", "recovery", "termination", "faults", "elastic", "rollouts", "checkpoint")
+UNDERSTUDY_FIELDS = (
+    "launcher",
+    "spares",
+    "recovery",
+    "termination",
+    "faults",
+    "elastic",
+    "rollouts",
+    "snapshots",
+    "checkpoint",
+)
 #: Kubernetes' own fields, which its own documentation describes.
 FOREIGN = ("replicatedJobs[].template.spec", "replicatedJobs[].template.metadata", "volumeClaimPolicies[].templates")
 

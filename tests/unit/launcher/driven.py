@@ -65,6 +65,7 @@ class Driven:
         calls_torchrun: bool = False,
         own_stores: bool = False,
         fork_fallback_reason: str = "",
+        snapshots: bool = False,
     ) -> None:
         self.now = 100.0
         self.supervisor = Supervisor(
@@ -79,6 +80,7 @@ class Driven:
             calls_torchrun=calls_torchrun,
             own_stores=own_stores,
             fork_fallback_reason=fork_fallback_reason,
+            snapshots=snapshots,
         )
         self.log: list[str] = []
         self.pages: list[e.StepsRead] = []

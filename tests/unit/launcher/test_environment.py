@@ -76,6 +76,11 @@ def test_a_worker_does_not_get_the_pods_internal_variables() -> None:
     assert internal.keys() & env(internal).keys() == {pod.ENV_ROUND, pod.ENV_STEP_FD} | for_workers
 
 
+def test_a_worker_gets_the_number_of_its_file_for_snapshots() -> None:
+    given = worker_environment({}, START, 0, 1, (7, 8), None, 9)
+    assert given[pod.ENV_SNAPSHOT_FD] == "9"
+
+
 def test_the_workers_package_comes_last_on_the_path() -> None:
     assert env({"PYTHONPATH": "/a:/b"})["PYTHONPATH"] == "/a:/b:/understudy/python"
     assert env({"UNDERSTUDY_FOLDER": "/shared"})["PYTHONPATH"] == "/shared/python"

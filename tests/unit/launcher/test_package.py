@@ -26,6 +26,7 @@ SHIPPED = [
 ]
 #: Only torchrun's rendezvous, which torch itself loads.
 NEEDS_TORCH = {SIDECAR / "understudy_torchrun" / name for name in ("handler.py", "hand_over.py", "stores.py")}
+NEEDS_TORCH |= {SIDECAR / "understudy_torch" / "snapshot.py"}
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -53,6 +54,7 @@ def test_the_command_writes_the_launcher_the_entry_scripts_and_the_workers_packa
         "python/understudy_torch/progress.py",
         "python/understudy_torch/py.typed",
         "python/understudy_torch/sigterm.py",
+        "python/understudy_torch/snapshot.py",
         "python/understudy_torch/stacks.py",
         "python/understudy_zygote/__init__.py",
         "python/understudy_zygote/__main__.py",

@@ -13,9 +13,9 @@ def test_a_command_alone_is_enough() -> None:
 
 def test_every_option_can_be_set() -> None:
     text = "--nodes 3 --spares 2 --nproc 4 --grace 5 --restarts 0 --preload a,b --no-zygote --name x --plain --verbose"
-    text += " --restarts-per-member 2"
+    text += " --restarts-per-member 2 --snapshots 512Mi --snapshot-every 5"
     assert parse(["local", *text.split(), "--", "python", "-m", "x", "--", "y"]) == Options(
-        ("python", "-m", "x", "--", "y"), 3, 2, 4, 5, 0, False, ("a", "b"), "x", True, True, 2
+        ("python", "-m", "x", "--", "y"), 3, 2, 4, 5, 0, False, ("a", "b"), "x", True, True, 2, 536870912, 5
     )
 
 
@@ -45,6 +45,9 @@ def test_kill_has_a_target_and_a_run() -> None:
         (["local", "--spares", "-1", "--", "x"], "--spares -1: expected 0 or more"),
         (["local", "--restarts-per-member", "-1", "--", "x"], "--restarts-per-member -1: expected 0 or more"),
         (["local", "--nodes", "60", "--spares", "5", "--", "x"], "at most 64 together"),
+        (["local", "--snapshots", "much", "--", "x"], "--snapshots much: expected the memory for one worker's state"),
+        (["local", "--snapshots", "0", "--", "x"], "--snapshots 0: expected the memory"),
+        (["local", "--snapshot-every", "0", "--", "x"], "--snapshot-every 0: expected 1 or more"),
         (["local", "--nproc", "two", "--", "x"], "invalid int value: 'two'"),
         (["local", "--", "deepspeed", "train.py"], "deepspeed starts several processes itself, so each worker would"),
         (["local", "kill"], "RANK|MEMBER"),

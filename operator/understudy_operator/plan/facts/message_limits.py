@@ -97,7 +97,8 @@ class MessageLimits:
             pause_s=None if recovery.pause_s is None else min(max(0.0, recovery.pause_s), LAST),
             consequences=tuple(_consequence(x) for x in recovery.consequences[:MAX_CONSEQUENCES]),
             consequence_count=min(max(0, recovery.consequence_count), _MOST_COUNT),
-            steps_lost=None if recovery.steps_lost is None else min(max(0, recovery.steps_lost), _MOST),
+            lost_steps=None if recovery.lost_steps is None else min(max(0, recovery.lost_steps), _MOST),
+            tier_reason=_cut(recovery.tier_reason),
         )
 
     def _rollouts(self, rollouts: Rollouts, now: float) -> Rollouts:

@@ -97,4 +97,7 @@ def _entry(recovery: Recovery) -> RecoveryStatus:
         running_at=None if recovery.running_at is None else micro_time(recovery.running_at),
         resumed_at=None if recovery.resumed_at is None else micro_time(recovery.resumed_at),
         pause_seconds=None if pause_s is None else round(pause_s, 3),
+        restored_from=None if recovery.tier is None else recovery.tier.value,
+        restore_reason=recovery.tier_reason,
+        lost_steps=recovery.lost_steps,
     )

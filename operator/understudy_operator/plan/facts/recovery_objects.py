@@ -76,7 +76,7 @@ class RecoveryFields(Record, frozen=True):
     running_at: Time | None = None
     resumed_at: Time | None = None
     pause_seconds: Seconds | None = None
-    steps_lost: Number | None = None
+    lost_steps: Number | None = None
     gpu_seconds_lost: Seconds | None = msgspec.field(default=None, name="gpuSecondsLost")
     rank_seconds_lost: Seconds | None = None
 

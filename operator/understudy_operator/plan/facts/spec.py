@@ -207,6 +207,8 @@ class World:
     step_timeout_s: float = 0.0  # a worker without a step() for so long hangs; 0: no limit
     start_timeout_s: float = 0.0  # a round without a step() for so long after its start hangs; 0: no limit
     history_limit: int = 200  # Recovery objects that are kept
+    snapshot_bytes: int = 0  # memory for the state of one rank; 0: no snapshots
+    snapshot_every: int = 1  # of so many calls of snapshot.save(), one is stored
     script_fault_rounds: int = 0  # so many rounds in which all ranks fail alike before a step end the job; 0: no limit
 
     @cached_property

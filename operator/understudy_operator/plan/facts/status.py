@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 import msgspec
 
 from understudy_operator.plan.times.rfc3339 import Time, parse_time
-from understudy_protocol.enums import Fault, Strategy
+from understudy_protocol.enums import Fault, Strategy, Tier
 
 S = TypeVar("S", bound="Record")
 #: The strategy of a recovery by a restart of the whole job, which no coordinator survives.
@@ -27,6 +27,7 @@ Number = Annotated[int, msgspec.Meta(ge=-1, le=_MOST)]
 Signed = Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)]
 Seconds = Annotated[float, msgspec.Meta(ge=-_MOST, le=_MOST)]
 StrategyName = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join((*Strategy, JOB_RESTART))})$")]
+TierName = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(Tier)})$")]
 #: The end of a job, in JobSet's spelling; "" before it has ended.
 End = Annotated[str, msgspec.Meta(pattern="^(Completed|Failed)?$")]
 #: A number as text, such as 0.125.
@@ -131,6 +132,9 @@ class RecoveryStatus(Record, frozen=True):
     running_at: Time | None = None
     resumed_at: Time | None = None
     pause_seconds: Seconds | None = None
+    restored_from: TierName | None = None
+    restore_reason: str = ""
+    lost_steps: Count | None = None
 
     @property
     def is_open(self) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from understudy_operator.plan.facts.malformed import number_in
+from understudy_operator.plan.facts.quantities import bytes_in
 from understudy_protocol.command_words import (
     NPROC_VARIABLE,
     calls_torchrun,
@@ -72,6 +73,11 @@ def device_limit(trainer: Raw) -> int:
     limits = (trainer.get("resources") or {}).get("limits") or {}
     found = [number_in(str(quantity)) or 0 for name, quantity in limits.items() if is_device(name)]
     return min(max(found, default=0), MOST_WORKERS)
+
+
+def memory_limit(trainer: Raw) -> int | None:
+    """In bytes; None if the container has no limit."""
+    return bytes_in(((trainer.get("resources") or {}).get("limits") or {}).get("memory"))
 
 
 def workers_per_pod(trainer: Raw) -> int:

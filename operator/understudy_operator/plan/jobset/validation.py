@@ -11,7 +11,7 @@ from typing import Any
 from understudy_operator.plan.facts import keys
 from understudy_operator.plan.facts.launcher_choice import MOST_MEMBERS
 from understudy_operator.plan.facts.spec import JobSpec
-from understudy_operator.plan.facts.trainer import describe_own_ranks, kubelet_restarts
+from understudy_operator.plan.facts.trainer import describe_own_ranks, kubelet_restarts, memory_limit
 from understudy_operator.plan.jobset.patterns import invalid_pattern
 from understudy_operator.plan.jobset.startup import dependency_cycle
 from understudy_operator.plan.manifests.metadata import coordinator_endpoint
@@ -21,6 +21,8 @@ LONGEST_LABEL = 63
 MOST_PODS = 2**31 - 1
 #: A limit of the operator's memory, as MOST_MEMBERS is.
 MOST_JOBS = 20_000
+#: Snapshots of each rank in memory, as in understudy_launcher.snapshot_memory.
+SLOTS = 2
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ def find_spec_errors(name: str, spec: JobSpec) -> Iterator[SpecError]:
     yield from _host_network(spec)
     yield from _private_mounts(spec)
     yield from _without_launcher(spec)
+    yield from _snapshots(spec)
 
 
 def describe_spec_error(name: str, spec: JobSpec) -> str:
@@ -147,6 +150,26 @@ def _host_network(spec: JobSpec) -> Iterator[SpecError]:
             "all or in none of them",
             changeable=True,
         )
+
+
+def _snapshots(spec: JobSpec) -> Iterator[SpecError]:
+    """Their memory counts as the trainer container's."""
+    if spec.world is None or not spec.world.snapshot_bytes:
+        return
+    needed = SLOTS * spec.world.snapshot_bytes * spec.world.nproc_per_node
+    for number, group in enumerate(spec.replicated_jobs):
+        containers = group.pod_template["spec"].get("containers") or ()
+        limit = memory_limit(next((x for x in containers if spec.world.container in ("", x["name"])), {}))
+        if group in spec.world.groups and limit is not None and needed >= limit:
+            yield SpecError(
+                f"snapshots.size: {SLOTS} snapshots for each of {spec.world.nproc_per_node} workers need "
+                f"{_gib(needed)} of the trainer container's memory, and its limit in replicatedJobs[{number}] is "
+                f"{_gib(limit)}: raise resources.limits.memory, or lower snapshots.size"
+            )
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.2f}Gi"
 
 
 def _private_mounts(spec: JobSpec) -> Iterator[SpecError]:

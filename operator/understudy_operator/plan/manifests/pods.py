@@ -219,6 +219,9 @@ def _for_launcher(job: Job) -> list[dict[str, Any]]:
         variables.append(_env(names.ENV_PRELOAD, ",".join(job.world.preload)))
     if job.world.worker_grace_period_s is not None:
         variables.append(_env(names.ENV_WORKER_GRACE_PERIOD, f"{job.world.worker_grace_period_s:.0f}"))
+    if job.world.snapshot_bytes:
+        variables.append(_env(names.ENV_SNAPSHOT_BYTES, str(job.world.snapshot_bytes)))
+        variables.append(_env(names.ENV_SNAPSHOT_EVERY, str(job.world.snapshot_every)))
     return variables
 
 

@@ -27,4 +27,5 @@ def job_shape(job: Job, grace_s: int) -> names.JobShape:
         job.world.launcher_timeout_s,
         job.world.script_fault_rounds,
         job.world.start_timeout_s,
+        job.world.snapshot_bytes > 0,
     )

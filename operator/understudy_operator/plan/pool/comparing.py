@@ -77,6 +77,7 @@ def _settings(job: Job, pool: Pool) -> Iterator[tuple[str, Any, Any]]:
     yield "recovery.workerGracePeriod", _grace(world.worker_grace_period_s), _grace(None)
     yield "faults.hang.stepTimeout", f"{world.step_timeout_s:g}s", "0s"
     yield "faults.hang.startTimeout", f"{world.start_timeout_s:g}s", "0s"
+    yield "snapshots", "set" if world.snapshot_bytes else "", ""
     yield "rollouts", "set" if job.spec.rollouts is not None else "", ""
 
 

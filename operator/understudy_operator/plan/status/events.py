@@ -148,7 +148,15 @@ def _recovered(identity: tuple[str, int], entry: RecoveryStatus) -> Event:
         f"in {entry.pause_seconds} s" if entry.pause_seconds is not None else f"running again since {entry.running_at}"
     )
     message = f"{entry.strategy or 'resumed'} {end}, round {entry.round}: {_cause(entry.cause)}{reason}"
-    return Event("Normal", "Recovered", message, _key("recovery", identity))
+    return Event("Normal", "Recovered", message + _restored(entry), _key("recovery", identity))
+
+
+def _restored(entry: RecoveryStatus) -> str:
+    if entry.restored_from is None:
+        return ""
+    reason = f": {entry.restore_reason}" if entry.restore_reason else ""
+    lost = "" if entry.lost_steps is None else f", lost steps: {entry.lost_steps}"
+    return f"; restored from {entry.restored_from}{reason}{lost}"
 
 
 def _key(kind: str, identity: tuple[str, int]) -> str:

@@ -167,7 +167,7 @@ def _with_details(fields: RecoveryFields, reported: Recovery) -> RecoveryFields:
         cause=replace(fields.cause, traceback=traceback),
         consequences=consequences,
         consequence_count=max(reported.consequence_count, len(consequences)),
-        steps_lost=reported.steps_lost,
+        lost_steps=reported.lost_steps,
     )
 
 
@@ -217,7 +217,7 @@ def _merged(known: RecoveryFields, wanted: RecoveryFields) -> RecoveryFields:
         cause=cause,
         consequences=wanted.consequences if has_more else known.consequences,
         consequence_count=max(wanted.consequence_count, known.consequence_count),
-        steps_lost=known.steps_lost if wanted.steps_lost is None else wanted.steps_lost,
+        lost_steps=known.lost_steps if wanted.lost_steps is None else wanted.lost_steps,
         gpu_seconds_lost=known.gpu_seconds_lost if has_cost else wanted.gpu_seconds_lost,
         rank_seconds_lost=known.rank_seconds_lost if has_cost else wanted.rank_seconds_lost,
     )

@@ -27,6 +27,7 @@ from understudy_protocol.enums import Fault
 
 #: The labels: a closed set each, of a few words.
 LABELS = {
+    "tier",
     "fault",
     "strategy",
     "outcome",
@@ -272,3 +273,14 @@ def test_metrics_are_not_served_without_a_port_and_an_invalid_port_is_rejected()
     for wrong in ("0", "no", "65536"):
         with pytest.raises(ValueError, match=r"UNDERSTUDY_METRICS_PORT is .*: set it to a port"):
             port_of({"UNDERSTUDY_METRICS_PORT": wrong})
+
+
+def test_restores_and_lost_steps_are_counted_by_tier(metrics: OperatorMetrics) -> None:
+    restored = EndedRecovery("Process", "InPlace", "Recovered", 0.5, "Memory", 2)
+    unknown = EndedRecovery("Pod", "SpareSwap", "Recovered", 0.5, "Storage", None)
+    metrics.ended(Ends((restored, restored, unknown)))
+    lines = scraped(metrics.book.text())
+    assert lines[("understudy_restores_total", "Memory")] == 2
+    assert lines[("understudy_restores_total", "Storage")] == 1
+    assert lines[("understudy_lost_steps_total", "Memory")] == 4
+    assert lines[("understudy_lost_steps_total", "Storage")] == 0

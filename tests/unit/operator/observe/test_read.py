@@ -545,3 +545,10 @@ def test_findings_about_a_node_are_read(annotation: str, faulty: str):
     metadata = {"name": "n1", "annotations": {names.ANNOTATION_FAULTY: annotation}}
     finding = read_node({"metadata": metadata}).verdict_at(0.0)
     assert ("" if finding is None else finding.reason) == faulty
+
+
+def test_the_memory_for_snapshots_is_read():
+    assert (read_job(JOB).world.snapshot_bytes, read_job(JOB).world.snapshot_every) == (0, 1)
+    raw = copy.deepcopy(JOB)
+    raw["spec"]["snapshots"] = {"size": "20Gi", "every": 5}
+    assert (read_job(raw).world.snapshot_bytes, read_job(raw).world.snapshot_every) == (21474836480, 5)

@@ -135,7 +135,7 @@ def test_the_steps_that_a_round_repeats_are_lost() -> None:
     driven.report_step("active-1", 16)
     driven.report_step("active-0", 16, pause_s=3.0)
     # then steps 16 to 20 were repeated
-    assert driven.recovery().steps_lost == 5
+    assert driven.recovery().lost_steps == 5
 
 
 def test_a_round_that_continues_with_the_next_step_has_lost_none() -> None:
@@ -144,7 +144,7 @@ def test_a_round_that_continues_with_the_next_step_has_lost_none() -> None:
     driven.fail_worker("active-1")
     driven.report_started("active-0", "active-1")
     driven.report_step("active-0", 21, pause_s=3.0)
-    assert driven.recovery().steps_lost == 0
+    assert driven.recovery().lost_steps == 0
 
 
 def test_if_no_pod_that_has_stepped_is_left_any_first_step_ends_a_recovery() -> None:

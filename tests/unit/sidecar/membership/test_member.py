@@ -20,6 +20,7 @@ from understudy_protocol.enums import (
     WorkersState,
 )
 from understudy_protocol.hard_state import HardState
+from understudy_protocol.snapshots import RestoreChoice, SavedStep, SavedSteps
 from understudy_sidecar.membership import events as e
 from understudy_sidecar.membership.liveness import Lease
 from understudy_sidecar.membership.member import Member
@@ -763,3 +764,62 @@ def test_each_coordinator_receives_the_reason_why_workers_are_not_forked() -> No
     assert not [x for x in driven.hear(WELCOME) if x == e.ToCoordinator(m.ForkFallback(""))]
     driven.report(l.ForkFallback("a thread"))
     assert e.ToCoordinator(m.ForkFallback("")) in driven.report(hello(R0, 0, WorkersState.RUNNING))
+
+
+# Snapshots
+
+
+SAVED = SavedSteps((SavedStep(R0, 7),), 8)
+CHOICE = RestoreChoice(SavedStep(R0, 7))
+
+
+def with_snapshots() -> DrivenMember:
+    """Its workers of round 1 have been started, with the snapshots of round 0."""
+    driven = joined()
+    driven.hear(m.Assign(R1, 0, 2, 0, 2, "10.0.0.1", 1, "first round"))
+    assert driven.report(l.WorkersStarted(R1, SAVED)) == [e.ToCoordinator(m.Started(R1, SAVED))]
+    return driven
+
+
+def test_the_choice_is_passed_to_the_launcher_once() -> None:
+    driven = with_snapshots()
+    assert driven.hear(m.Restore(R1, CHOICE)) == [e.ToLauncher(l.Restore(R1, CHOICE))]
+    assert driven.hear(m.Restore(R1, RestoreChoice(None, "another"))) == []
+
+
+def test_the_choice_for_an_older_round_is_ignored() -> None:
+    assert with_snapshots().hear(m.Restore(R0, CHOICE)) == []
+
+
+def test_a_join_reports_the_snapshots_and_the_choice() -> None:
+    driven = with_snapshots()
+    driven.hear(m.Restore(R1, CHOICE))
+    driven.do(e.LinkDown())
+    sent = [x.message for x in driven.do(e.LinkUp("10.0.0.9")) if isinstance(x, e.ToCoordinator)]
+    assert [x.saved for x in sent if isinstance(x, m.Join)] == [replace(SAVED, choice=CHOICE)]
+
+
+def test_a_launcher_that_missed_the_choice_gets_it_with_its_hello() -> None:
+    driven = with_snapshots()
+    driven.hear(m.Restore(R1, CHOICE))
+    hello = l.LauncherHello(1, R1, 0, WorkersState.RUNNING, 1, saved=SAVED)
+    assert e.ToLauncher(l.Restore(R1, CHOICE)) in driven.report(hello)
+    known = replace(hello, saved=replace(SAVED, choice=CHOICE))
+    assert e.ToLauncher(l.Restore(R1, CHOICE)) not in driven.report(known)
+
+
+def test_the_snapshots_of_an_older_round_are_forgotten() -> None:
+    driven = with_snapshots()
+    driven.hear(m.Assign(RoundToken(1, 1, 2), 0, 2, 0, 2, "10.0.0.1", 1, "a fault"))
+    assert driven.hear(m.Restore(RoundToken(1, 1, 2), CHOICE)) == []
+
+
+def test_the_snapshots_of_a_pod_that_lost_its_ranks_are_not_reported() -> None:
+    # given the pod trained in round 0, and round 1 gave its ranks to another one
+    driven = joined(R0, WorkersState.RUNNING)
+    driven.hear(m.Standby(R1))
+    # when it gets ranks again, and a new coordinator may not know of round 1
+    newer = RoundToken(2, 1, 1)
+    driven.hear(m.Assign(newer, 0, 2, 0, 2, "10.0.0.1", 1, "a fault"))
+    reported = driven.report(l.WorkersStarted(newer, SAVED))
+    assert reported == [e.ToCoordinator(m.Started(newer, replace(SAVED, whole=())))]

@@ -190,10 +190,10 @@ def test_the_first_step_of_a_round_reports_the_steps_that_it_repeats() -> None:
     given.on_round(1, Strategy.IN_PLACE)
     given.on_first_step(1, 7)
     (done,) = given.on_step(1, 11.0)
-    assert done.steps_lost == 7
+    assert done.lost_steps == 7
     # and the round after it does not change that
     given.on_first_step(2, 3)
-    assert given.newest()[0].steps_lost == 7
+    assert given.newest()[0].lost_steps == 7
 
 
 def test_a_recovery_that_the_start_of_the_workers_has_ended_gets_its_lost_steps_too() -> None:
@@ -202,7 +202,7 @@ def test_a_recovery_that_the_start_of_the_workers_has_ended_gets_its_lost_steps_
     given.on_round(1, Strategy.IN_PLACE)
     given.on_running(10.5)
     given.on_first_step(1, 7)
-    assert given.newest()[0].steps_lost == 7
+    assert given.newest()[0].lost_steps == 7
 
 
 def test_the_next_coordinator_gets_an_open_recovery_without_the_texts_that_only_describe_it() -> None:

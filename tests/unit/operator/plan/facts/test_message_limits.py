@@ -43,14 +43,14 @@ def test_the_details_of_a_fault_are_cut() -> None:
     # given a coordinator that sends more than a Recovery object may have
     consequence = Consequence(2**40, "p" * 3000, 2**40, "S" * 300, "m" * 300)
     cause = replace(a_recovery().cause, traceback="first" + "t" * 2000)
-    sent = a_recovery(cause=cause, consequences=(consequence,) * 20, consequence_count=-1, steps_lost=-5)
+    sent = a_recovery(cause=cause, consequences=(consequence,) * 20, consequence_count=-1, lost_steps=-5)
     (result,) = limited(a_snapshot(recoveries=[sent])).recoveries
     assert result.cause.traceback == "t" * 2000
     assert len(result.consequences) == 16
     listed = result.consequences[0]
     assert (listed.rank, listed.exit_code, len(listed.signal or ""), len(listed.message)) == (2**31 - 1, None, 200, 200)
     assert len(listed.pod) == 2000
-    assert (result.consequence_count, result.steps_lost) == (0, 0)
+    assert (result.consequence_count, result.lost_steps) == (0, 0)
 
 
 def test_entries_that_are_no_longer_sent_are_not_kept() -> None:

@@ -1,8 +1,10 @@
 """The recoveries in status, over several coordinators."""
 
+from dataclasses import replace
+
 from tests.unit.operator.given import A0, A1, NOW, TIES, S, a_recovery, a_snapshot, after, in_round, member
 from understudy_operator.plan.times.rfc3339 import micro_time
-from understudy_protocol.enums import Fault, Strategy, WorkersState
+from understudy_protocol.enums import Fault, Strategy, Tier, WorkersState
 from understudy_protocol.observer import Cause
 
 RECOVERIES_KEPT = 10
@@ -125,3 +127,9 @@ def test_a_recovery_that_ends_without_a_strategy_says_why_it_has_none():
     assert status["lastRecovery"]["reason"] == (
         "the strategy is unknown: the coordinator that reported the fault was lost"
     )
+
+
+def test_the_tier_and_the_lost_steps_of_a_job_with_snapshots_are_reported():
+    restored = replace(a_recovery(resumed_at=NOW), tier=Tier.MEMORY, lost_steps=1)
+    (entry,) = after(in_round(1), a_snapshot(recoveries=[restored]))["recoveries"]
+    assert (entry["restoredFrom"], entry["lostSteps"], "restoreReason" in entry) == ("Memory", 1, False)

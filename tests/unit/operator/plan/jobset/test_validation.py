@@ -249,3 +249,23 @@ def test_the_pods_of_jobs_without_a_launcher_are_limited_too() -> None:
     assert "replicatedJobs[0].replicas is 2000000000; at most 20000" in describe_spec_error(job.name, job.spec)
     plan = reconcile(observed(job, ()), IMAGE, NOW)
     assert (plan.pods, plan.jobs) == ((), ())
+
+
+def with_memory(limit: object) -> dict[str, Any]:
+    containers = [{"name": "trainer", "resources": {"limits": {"memory": limit}}}]
+    return {"spec": {"containers": containers}}
+
+
+@pytest.mark.parametrize(("limit", "fits"), [("33Gi", True), ("32Gi", False), (34359738369, True), (None, True)])
+def test_snapshots_must_fit_into_the_trainers_memory(limit: object, fits: bool):
+    # 2 snapshots of 2 GiB for each of 8 workers
+    template = with_memory(limit)
+    job = a_job(pod_template=template, container="", nproc_per_node=8, snapshot_bytes=2 << 30)
+    assert [found.message for found in find_spec_errors(job.name, job.spec)] == (
+        []
+        if fits
+        else [
+            "snapshots.size: 2 snapshots for each of 8 workers need 32.00Gi of the trainer container's memory, and its "
+            "limit in replicatedJobs[0] is 32.00Gi: raise resources.limits.memory, or lower snapshots.size"
+        ]
+    )

@@ -173,6 +173,15 @@ def test_the_launcher_gets_the_worker_grace_of_the_job():
     )
 
 
+def test_the_launcher_gets_the_memory_for_snapshots_and_the_sidecar_that_there_is_some():
+    assert names.ENV_SNAPSHOT_BYTES not in env(manifest(), "trainer")
+    with_snapshots = manifest(a_job(snapshot_bytes=1 << 20, snapshot_every=5))
+    assert env(with_snapshots, "trainer")[names.ENV_SNAPSHOT_BYTES] == "1048576"
+    assert env(with_snapshots, "trainer")[names.ENV_SNAPSHOT_EVERY] == "5"
+    shape = json.loads(env(with_snapshots, names.SIDECAR_CONTAINER)[names.ENV_JOB])
+    assert shape["snapshots"] is True
+
+
 def test_a_torchrun_command_gets_its_job_and_no_zygote():
     trainer = container(manifest(a_job(pod_template=RICH, mode="Torchrun")), "trainer")
     assert trainer["command"] == ["/bin/sh", "/understudy/launch-torchrun", "python", "-u", "train.py"]
@@ -266,6 +275,7 @@ def test_the_sidecar_gets_its_job_and_its_coordinators_address():
         "launcher_timeout_s": 20.0,
         "script_fault_rounds": 0,
         "start_timeout_s": 600.0,
+        "snapshots": False,
     }
     assert (variables[names.ENV_COORDINATOR], variables[names.ENV_INDEX]) == (ADDRESS, "5")
     assert variables[names.ENV_GRACE] == "30"

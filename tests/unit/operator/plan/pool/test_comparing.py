@@ -95,6 +95,7 @@ def test_another_difference_of_the_template_is_reported_with_its_field(template:
         ({"step_timeout_s": 90.0}, "faults.hang.stepTimeout is '90s', and '0s' in the pool"),
         ({"start_timeout_s": 600.0}, "faults.hang.startTimeout is '600s', and '0s' in the pool"),
         ({"spare_priority_class": "spare"}, "spec.priorityClassName"),
+        ({"snapshot_bytes": 1 << 20}, "snapshots is 'set', and '' in the pool"),
         ({"spec": {"rollouts": RolloutsSpec(("servers",))}}, "rollouts"),
     ],
 )

@@ -25,7 +25,7 @@ from understudy_operator.plan.intents import Event
 from understudy_operator.plan.leadership.coordination import Leadership
 from understudy_operator.plan.status.events import plan_events, recorded_events
 from understudy_operator.plan.times.rfc3339 import micro_time
-from understudy_protocol.enums import Strategy
+from understudy_protocol.enums import Strategy, Tier
 from understudy_protocol.observer import Recovery, Snapshot
 
 
@@ -64,6 +64,13 @@ def test_a_recovery_is_reported_with_its_reason():
     resumed = a_snapshot(recoveries=[a_recovery(resumed_at=NOW, strategy=Strategy.SPARE_SWAP, reason=reason)], number=1)
     (_, result) = reconcile_all(resumed)[0]
     assert result == f"Recovered: SpareSwap in 2.0 s, round 1: rank 8 on a1 (node node-a1): killed ({reason})"
+
+
+def test_a_recovery_of_a_job_with_snapshots_is_reported_with_its_tier_and_lost_steps():
+    recovery = a_recovery(resumed_at=NOW, strategy=Strategy.SPARE_SWAP)
+    restored = replace(recovery, tier=Tier.STORAGE, tier_reason="spare-0 has no snapshot of its ranks", lost_steps=7)
+    (_, result) = reconcile_all(a_snapshot(recoveries=[restored], number=1))[0]
+    assert result.endswith("; restored from Storage: spare-0 has no snapshot of its ranks, lost steps: 7")
 
 
 def test_each_of_several_faults_of_the_same_moment_is_reported_with_its_recovery():

@@ -53,7 +53,7 @@ BOOM = replace(a_recovery().cause, signal=None, exit_code=1, message="RuntimeErr
 FOLLOWED = (Consequence(0, "a0", None, "SIGABRT", "killed by SIGABRT"),)
 OPEN = a_recovery(strategy=None, cause=BOOM, consequences=FOLLOWED, consequence_count=1)
 FORMED = replace(OPEN, strategy=Strategy.IN_PLACE, reason="restart 1 of 10 within 1 h")
-RESUMED = replace(FORMED, resumed_at=NOW, pause_s=1.5, steps_lost=3)
+RESUMED = replace(FORMED, resumed_at=NOW, pause_s=1.5, lost_steps=3)
 
 
 def history_of(
@@ -115,7 +115,7 @@ def test_a_fault_has_an_object_with_its_cause_its_consequences_and_its_cost() ->
         "detectedAt": micro_time(NOW - 2),
         "resumedAt": micro_time(NOW),
         "pauseSeconds": 1.5,
-        "stepsLost": 3,
+        "lostSteps": 3,
         "rankSecondsLost": 24.0,
     }
 
@@ -191,17 +191,17 @@ def test_details_that_a_new_coordinator_does_not_know_stay() -> None:
     given = Objects()
     given.write(history_of(OPEN))
     # when the next coordinator continues the recovery
-    brief = replace(RESUMED, cause=replace(BOOM, traceback=""), consequences=(), consequence_count=0, steps_lost=None)
+    brief = replace(RESUMED, cause=replace(BOOM, traceback=""), consequences=(), consequence_count=0, lost_steps=None)
     given.write(history_of(brief))
     (fields,) = given.fields()
     assert fields.cause.traceback == TRACEBACK
     assert [x.rank for x in fields.consequences] == [0]
     assert (fields.consequence_count, fields.outcome) == (1, Outcome.RECOVERED)
     # and the same for the steps lost, which the one after that does not know
-    given.write(history_of(replace(brief, steps_lost=3)))
+    given.write(history_of(replace(brief, lost_steps=3)))
     assert given.write(history_of(brief)) == []
     (fields,) = given.fields()
-    assert fields.steps_lost == 3
+    assert fields.lost_steps == 3
 
 
 def test_the_cost_stays_when_the_job_has_another_size_later() -> None:

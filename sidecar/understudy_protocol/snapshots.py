@@ -1,0 +1,39 @@
+"""Snapshots of the training in the memory of its pods: which a pod has, and which one a round restores.
+
+Parts of messages of several kinds. A field with a default may be missing.
+"""
+
+from dataclasses import dataclass
+from typing import Optional
+
+from understudy_protocol.enums import RoundToken
+
+
+@dataclass(frozen=True, order=True)
+class SavedStep:
+    """The name of a snapshot: two rounds may save the same step with different content, so the round is part of it.
+
+    The order is that of the training: a later round continues from what it has restored.
+    """
+
+    token: RoundToken  # of the round that saved it
+    step: int
+
+
+@dataclass(frozen=True)
+class RestoreChoice:
+    """The coordinator's decision for a round."""
+
+    saved: Optional[SavedStep]  # None: each rank restores the script's own checkpoint
+    reason: str = ""  # why none is restored
+
+
+@dataclass(frozen=True)
+class SavedSteps:
+    """The snapshots of a pod before the workers of a round have run. The launcher reads them when no older worker is
+    left, so none of them can be overwritten before the round has restored one.
+    """
+
+    whole: tuple[SavedStep, ...]  # those of which each rank of the pod has its part, for its rank in this round
+    newest_step: Optional[int] = None  # that workers of the pod have reported before this round; None: none
+    choice: Optional[RestoreChoice] = None  # None: the launcher has not received it yet

@@ -1,0 +1,366 @@
+"""snapshot.save() and load() with real torch: all kinds of states, kills at any instant, damage, and limits.
+
+The test plays the launcher with its real memory; the workers are forks of the test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import random
+import select
+import signal
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from understudy_launcher.snapshot_memory import SnapshotMemory
+from understudy_protocol.enums import RoundToken
+from understudy_protocol.launcher import StartWorkers
+from understudy_protocol.snapshots import RestoreChoice, SavedStep
+from understudy_torch import snapshot
+
+pytestmark = pytest.mark.timeout(200)
+
+PAGE, MAGIC = 4096, 0x756E64736E617031
+MIB = 1 << 20
+KILLS = 200
+FLIPS = 50
+
+
+@pytest.fixture(scope="module", autouse=True)
+def with_torch(torch: Path) -> None:
+    sys.path.append(str(torch))
+
+
+def token(number: int) -> RoundToken:
+    return RoundToken(0, 1, number)
+
+
+class Rounds:
+    """A launcher's memory for one rank, and the rounds that run on it."""
+
+    def __init__(self, slot_bytes: int, every: int = 1) -> None:
+        self.memory = SnapshotMemory(1, slot_bytes, every)
+        self.number = -1
+
+    def next(self) -> tuple[SavedStep, ...]:
+        self.number += 1
+        return self.memory.start(StartWorkers(token(self.number), 0, 1, 0, 1, "127.0.0.1", 1))
+
+    def choose(self, saved: SavedStep | None) -> None:
+        self.memory.choose(RestoreChoice(saved, "" if saved else "none was saved"))
+
+    def close(self) -> None:
+        os.close(self.memory.files[0])
+
+
+@pytest.fixture
+def rounds() -> Iterator[Rounds]:
+    made = Rounds(MIB)
+    made.next()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def worker(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Makes this process the worker of the newest round, as after its start."""
+
+    def begin() -> None:
+        become_worker(rounds, monkeypatch.setenv)
+        monkeypatch.setattr(snapshot, "_found", None)
+        monkeypatch.setattr(snapshot, "_looked", False)
+
+    begin()
+    return begin
+
+
+def become_worker(rounds: Rounds, setenv: Callable[[str, str], object]) -> None:
+    setenv("UNDERSTUDY_SNAPSHOT_FD", str(rounds.memory.files[0]))
+    setenv("UNDERSTUDY_ROUND", str(token(rounds.number)))
+
+
+def restored(rounds: Rounds, worker: Callable[[], None], step: int) -> Any:
+    """What the next round loads, if this step of the round before is chosen."""
+    saved = SavedStep(token(rounds.number), step)
+    assert saved in rounds.next()
+    rounds.choose(saved)
+    worker()
+    return snapshot.load()
+
+
+def test_a_state_of_all_kinds_of_values_is_restored(rounds: Rounds, worker: Callable[[], None]) -> None:
+    import torch
+
+    torch.manual_seed(1)
+    state = {
+        "bf16": torch.randn(3, 5).to(torch.bfloat16),
+        "bool": torch.tensor([True, False, True]),
+        "complex": torch.randn(2, dtype=torch.complex64),
+        "conjugated": torch.randn(2, dtype=torch.complex64).conj(),
+        "empty": torch.empty(0, 3),
+        "scalar": torch.tensor(7),
+        "transposed": torch.arange(6).view(2, 3).t(),
+        "odd offset": torch.arange(10, dtype=torch.uint8)[3:],
+        "parameter": torch.nn.Parameter(torch.randn(4)),
+        "nested": [1, (2.5, None, "text", b"bytes"), {"deep": [torch.ones(2), True]}, {3: "a number as key"}],
+        "size": torch.Size([1, 2]),
+        "dtype": torch.float16,
+    }
+    assert snapshot.save(7, state)
+    found = restored(rounds, worker, 7)
+    assert snapshot.reason() == ""
+    assert list(found) == list(state)
+    for name, value in state.items():
+        if isinstance(value, torch.Tensor):
+            assert found[name].dtype == value.dtype
+            assert found[name].shape == value.shape
+            assert torch.equal(found[name], value.detach()), name
+    assert torch.equal(found["nested"][2]["deep"][0], torch.ones(2))
+    assert found["nested"][1] == (2.5, None, "text", b"bytes")
+    assert found["nested"][3] == {3: "a number as key"}
+    assert (found["size"], found["dtype"]) == (torch.Size([1, 2]), torch.float16)
+
+
+def test_a_model_and_its_optimizer_continue_as_if_undisturbed(rounds: Rounds, worker: Callable[[], None]) -> None:
+    import torch
+
+    def made() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1))
+        return model, torch.optim.AdamW(model.parameters(), lr=0.1)
+
+    def losses(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: range, save: bool) -> list[float]:
+        found = []
+        for step in steps:
+            loss = model(torch.full((4, 8), step / 10.0)).square().sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+            if save:
+                assert snapshot.save(step, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+        return found
+
+    undisturbed = losses(*made(), range(10), save=False)
+    first = losses(*made(), range(6), save=True)
+    state = restored(rounds, worker, 5)
+    model, optimizer = made()
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    assert first + losses(model, optimizer, range(6, 10), save=False) == undisturbed
+
+
+def test_saves_alternate_between_the_slots_and_keep_the_restored_one(
+    rounds: Rounds, worker: Callable[[], None]
+) -> None:
+    for step in (1, 2, 3):
+        assert snapshot.save(step, {"step": step})
+    assert restored(rounds, worker, 2) == {"step": 2}
+    # then the first save of the new round leaves the restored snapshot whole
+    assert snapshot.save(9, {"step": 9})
+    assert rounds.next() == (SavedStep(token(0), 2), SavedStep(token(1), 9))
+
+
+def test_one_of_every_so_many_calls_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = Rounds(MIB, every=3)
+    rounds.next()
+    become_worker(rounds, monkeypatch.setenv)
+    monkeypatch.setattr(snapshot, "_found", None)
+    monkeypatch.setattr(snapshot, "_looked", False)
+    assert [step for step in range(10, 17) if snapshot.save(step, {})] == [10, 13, 16]
+    rounds.close()
+
+
+def test_without_a_snapshot_load_returns_none_and_the_reason(rounds: Rounds, worker: Callable[[], None]) -> None:
+    assert snapshot.reason() == "snapshot.load() was not called"
+    rounds.choose(None)
+    assert snapshot.load() is None
+    assert snapshot.reason() == "none was saved"
+
+
+def test_load_after_a_save_is_an_error(rounds: Rounds, worker: Callable[[], None]) -> None:
+    snapshot.save(1, {})
+    rounds.choose(None)
+    with pytest.raises(RuntimeError, match="before the first"):
+        snapshot.load()
+
+
+def test_a_worker_of_an_older_round_stores_nothing(rounds: Rounds, worker: Callable[[], None]) -> None:
+    assert snapshot.save(1, {})
+    rounds.next()
+    assert not snapshot.save(2, {})
+    assert rounds.next() == (SavedStep(token(0), 1),)
+
+
+# States that cannot be stored
+
+
+def test_a_state_that_does_not_fit_fails_its_save_with_both_sizes(
+    rounds: Rounds, worker: Callable[[], None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+
+    assert snapshot.save(1, {"a": torch.zeros(MIB // 2, dtype=torch.uint8)})
+    assert not snapshot.save(2, {"a": torch.zeros(2 * MIB, dtype=torch.uint8)})
+    assert not snapshot.save(3, {"a": torch.zeros(2 * MIB, dtype=torch.uint8)})
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "snapshot.save(2) has stored nothing: the state of rank 0 has 2.0 MiB" in line
+    assert "spec.snapshots.size is 1.0 MiB for each rank" in line
+    assert rounds.next() == (SavedStep(token(0), 1),)
+
+
+class Custom:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (lambda torch: {"a": [Custom()]}, "state['a'][0] is a"),
+        (lambda torch: {("a", "b"): 1}, "state has the key ('a', 'b')"),
+        (lambda torch: {"a": torch.zeros(2, 2).to_sparse()}, "state['a'] is a tensor of the layout torch.sparse_coo"),
+        (lambda torch: {"a": torch.zeros(2, device="meta")}, "on meta: expected a strided tensor with values"),
+        (lambda torch: {"a": torch.zeros(2).numpy()}, "use tensor.tolist() or torch.from_numpy"),
+    ],
+    ids=["an object", "a key", "a sparse tensor", "a meta tensor", "an array"],
+)
+def test_a_state_that_cannot_be_restored_fails_its_save_with_its_place(
+    rounds: Rounds,
+    worker: Callable[[], None],
+    capfd: pytest.CaptureFixture[str],
+    state: Callable[[Any], Any],
+    said: str,
+) -> None:
+    import torch
+
+    assert not snapshot.save(1, state(torch))
+    assert said in capfd.readouterr().err
+    assert rounds.next() == ()
+
+
+@pytest.mark.parametrize("step", [-1, 1.5, "1", 1 << 63])
+def test_a_step_that_is_no_number_fails_its_save(
+    rounds: Rounds, worker: Callable[[], None], capfd: pytest.CaptureFixture[str], step: Any
+) -> None:
+    assert not snapshot.save(step, {})
+    assert "expected a whole number" in capfd.readouterr().err
+
+
+# Damage
+
+
+def test_a_flipped_bit_anywhere_is_refused_and_the_snapshot_is_discarded(
+    rounds: Rounds, worker: Callable[[], None]
+) -> None:
+    import torch
+
+    state = {"a": torch.arange(200_000, dtype=torch.int16), "b": torch.ones(70_001, dtype=torch.uint8), "c": "text"}
+    rng = random.Random(24)
+    file, used = rounds.memory.files[0], 0
+    for _ in range(FLIPS):
+        assert snapshot.save(1, state)
+        saved = SavedStep(token(rounds.number), 1)
+        slot = next(slot for slot in (0, 1) if rounds.memory._header(file, slot) is not None)
+        content = PAGE + slot * (PAGE + MIB) + PAGE
+        used = struct.unpack("<q", os.pread(file, 8, content - PAGE + 64))[0]
+        structure = struct.unpack("<q", os.pread(file, 8, content - PAGE + 56))[0]
+        first = math.ceil(structure / 64) * 64
+        at = content + rng.choice([rng.randrange(structure), rng.randrange(first, first + 400_000)])
+        os.pwrite(file, bytes([os.pread(file, 1, at)[0] ^ 1 << rng.randrange(8)]), at)
+        rounds.next()
+        rounds.choose(saved)
+        worker()
+        with pytest.raises(snapshot.DamagedSnapshotError, match="is discarded"):
+            snapshot.load()
+        assert rounds.next() == ()
+        worker()
+        rounds.choose(None)
+        assert snapshot.load() is None
+    assert used > 470_000
+
+
+def test_a_structure_with_code_is_refused(rounds: Rounds, worker: Callable[[], None]) -> None:
+    """As from a process that has replaced the structure, with the right digest."""
+    import hashlib
+    import io
+    import zlib
+
+    import torch
+
+    class Attack:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.mkdir, ("attacked",)
+
+    file = io.BytesIO()
+    torch.save({"a": Attack()}, file)
+    structure = file.getvalue()
+    names = struct.pack("<6q", 0, 1, 0, 5, 0, 1)
+    body = struct.pack("<q", MAGIC) + names + struct.pack("<3q", *[len(structure)] * 2, zlib.crc32(structure))
+    body += hashlib.sha256(names + structure).digest()
+    os.pwrite(rounds.memory.files[0], structure, 2 * PAGE)
+    os.pwrite(rounds.memory.files[0], body + struct.pack("<q", zlib.crc32(body)), PAGE)
+    with pytest.raises(snapshot.DamagedSnapshotError, match=r"weights_only|Weights only"):
+        restored(rounds, worker, 5)
+    assert not Path("attacked").exists()
+
+
+# Kills
+
+
+def test_a_worker_that_is_killed_at_any_instant_leaves_the_last_or_the_last_but_one_step() -> None:
+    import torch
+
+    rounds, rng = Rounds(16 * MIB), random.Random(24)
+    torch.set_num_threads(1)
+    base = torch.arange(1_500_000, dtype=torch.int64)
+    newest = -1
+    for _ in range(KILLS):
+        whole = rounds.next()
+        done, told = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                train(rounds, base, newest, told)
+            finally:
+                os._exit(1)
+        os.close(told)
+        saved = max(whole, default=None)
+        rounds.choose(saved)
+        select.select([done], [], [], 20.0)  # its first save, or its end
+        time.sleep(rng.uniform(0.0, 0.02))
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        last = newest
+        with contextlib.closing(os.fdopen(done, "rb")) as reports:
+            words = reports.read()
+            last = struct.unpack("<q", words[-8:])[0]
+        assert last > newest, "it has restored the state, and saved"
+        after = Rounds.next(rounds)
+        steps = [x.step for x in after if x.token == token(rounds.number - 1)]
+        assert max(steps) in (last, last + 1)
+        newest = max(steps)
+    rounds.close()
+
+
+def train(rounds: Rounds, base: Any, newest: int, told: int) -> None:
+    """A worker: it restores, checks the content, and saves one step after the other; it reports each save."""
+    import torch
+
+    become_worker(rounds, os.environ.__setitem__)
+    snapshot._found, snapshot._looked = None, False
+    state = snapshot.load()
+    step = -1 if state is None else state["step"]
+    assert step == newest
+    assert state is None or torch.equal(state["tensor"], base + step)
+    while True:
+        step += 1
+        assert snapshot.save(step, {"step": step, "tensor": base + step})
+        os.write(told, struct.pack("<q", step))

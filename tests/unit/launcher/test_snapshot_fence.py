@@ -1,0 +1,82 @@
+"""Which snapshots of a pod count when a round starts, and which slot a round restores."""
+
+from __future__ import annotations
+
+from tests.unit.launcher.driven import start, token
+from understudy_launcher.snapshot_fence import Header, SnapshotFence
+from understudy_protocol.snapshots import SavedStep
+
+#: `start` gives local rank 0 the rank 2 of 4.
+RANK, WORLD_SIZE = 2, 4
+
+
+def header(round_: int, step: int, *, rank: int = RANK, world_size: int = WORLD_SIZE) -> Header:
+    return Header(SavedStep(token(round_), step), rank, world_size, b"digest")
+
+
+def saved(round_: int, step: int) -> SavedStep:
+    return SavedStep(token(round_), step)
+
+
+def after_round_0() -> SnapshotFence:
+    """The workers of round 0 have run."""
+    fence, nothing = SnapshotFence(), list[Header | None]()
+    assert fence.whole(start(0), {0: nothing}) == ()
+    return fence
+
+
+def test_the_next_round_can_restore_what_the_round_before_has_saved() -> None:
+    assert after_round_0().whole(start(1), {0: [header(0, 8), header(0, 7)]}) == (saved(0, 7), saved(0, 8))
+
+
+def test_a_slot_without_a_header_does_not_count() -> None:
+    assert after_round_0().whole(start(1), {0: [None, header(0, 7)]}) == (saved(0, 7),)
+
+
+def test_a_pod_has_a_snapshot_if_each_of_its_ranks_has_it() -> None:
+    slots: dict[int, list[Header | None]] = {0: [header(0, 7), header(0, 8)], 1: [header(0, 7, rank=3), None]}
+    assert after_round_0().whole(start(1), slots) == (saved(0, 7),)
+
+
+def test_a_snapshot_of_another_rank_or_of_a_world_of_another_size_does_not_count() -> None:
+    assert after_round_0().whole(start(1), {0: [header(0, 8, rank=1), header(0, 7, world_size=6)]}) == ()
+
+
+def test_what_the_first_round_finds_does_not_count() -> None:
+    assert SnapshotFence().whole(start(0), {0: [header(0, 8), None]}) == ()
+
+
+def test_what_an_older_round_writes_after_it_was_replaced_does_not_count() -> None:
+    # given round 1 has started with the snapshots of round 0
+    fence = after_round_0()
+    fence.whole(start(1), {0: [header(0, 8), header(0, 7)]})
+    # when a process of round 0 that has escaped writes step 9
+    found = fence.whole(start(2), {0: [header(0, 9), header(0, 8)]})
+    # then only what counted before does
+    assert found == (saved(0, 8),)
+
+
+def test_the_snapshots_of_a_round_without_a_choice_count_in_the_next_round() -> None:
+    fence = after_round_0()
+    fence.whole(start(1), {0: [header(0, 8), header(0, 7)]})
+    assert fence.whole(start(2), {0: [header(0, 8), header(0, 7)]}) == (saved(0, 7), saved(0, 8))
+
+
+def test_after_a_choice_only_the_chosen_snapshot_counts_beside_new_ones() -> None:
+    fence = after_round_0()
+    fence.whole(start(1), {0: [header(0, 8), header(0, 7)]})
+    assert fence.choose(saved(0, 7)) == {0: 1}
+    assert fence.whole(start(2), {0: [header(0, 8), header(0, 7)]}) == (saved(0, 7),)
+
+
+def test_a_round_that_restores_storage_gives_all_snapshots_up() -> None:
+    fence = after_round_0()
+    fence.whole(start(1), {0: [header(0, 8), header(0, 7)]})
+    assert fence.choose(None) == {}
+    assert fence.whole(start(2), {0: [header(1, 3), header(0, 7)]}) == (saved(1, 3),)
+
+
+def test_each_rank_has_the_chosen_snapshot_in_a_slot_of_its_own() -> None:
+    fence = after_round_0()
+    fence.whole(start(1), {0: [header(0, 8), header(0, 7)], 1: [header(0, 7, rank=3), header(0, 8, rank=3)]})
+    assert fence.choose(saved(0, 8)) == {0: 0, 1: 1}

@@ -1,0 +1,104 @@
+"""The launcher's files for snapshots: their sizes, the orders in them, and the headers that workers write."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import zlib
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.launcher.driven import start, token
+from understudy_launcher.snapshot_memory import SnapshotMemory, read_header
+from understudy_protocol.snapshots import RestoreChoice, SavedStep
+
+PAGE, SLOT = 4096, 8192
+#: The order page, and two slots with a header page each.
+FILE = PAGE + 2 * (PAGE + SLOT)
+MAGIC = 0x756E64736E617031
+RANK, WORLD_SIZE = 2, 4
+
+
+@pytest.fixture
+def memory() -> Iterator[SnapshotMemory]:
+    made = SnapshotMemory(1, SLOT - 1, 3)
+    yield made
+    for file in made.files.values():
+        os.close(file)
+
+
+def header(round_: int, step: int) -> bytes:
+    body = struct.pack("<10q32s", MAGIC, 0, 1, round_, step, RANK, WORLD_SIZE, 0, 0, 0, b"d" * 32)
+    return body + struct.pack("<q", zlib.crc32(body))
+
+
+def save(memory: SnapshotMemory, slot: int, data: bytes) -> None:
+    os.pwrite(memory.files[0], data, PAGE + slot * (PAGE + SLOT))
+
+
+def order(memory: SnapshotMemory) -> tuple[int, ...]:
+    return struct.unpack("<12q", os.pread(memory.files[0], 96, 0))
+
+
+def test_a_file_has_a_sealed_size_for_two_slots(memory: SnapshotMemory) -> None:
+    file = memory.files[0]
+    assert os.fstat(file).st_size == FILE
+    for size in (0, FILE + 1):
+        with pytest.raises(PermissionError):
+            os.ftruncate(file, size)
+
+
+def test_an_order_names_the_round_and_the_rank_and_waits_for_the_choice(memory: SnapshotMemory) -> None:
+    memory.start(start(5))
+    assert order(memory) == (MAGIC, SLOT, 3, 0, 1, 5, RANK, WORLD_SIZE, 0, 0, 0, 0)
+
+
+def test_whole_slots_are_found_and_the_chosen_one_is_in_the_order(memory: SnapshotMemory) -> None:
+    memory.start(start(5))
+    save(memory, 0, header(5, 8))
+    save(memory, 1, header(5, 7))
+    assert memory.start(start(6)) == (SavedStep(token(5), 7), SavedStep(token(5), 8))
+    memory.choose(RestoreChoice(SavedStep(token(5), 7)))
+    assert order(memory)[3:] == (0, 1, 6, RANK, WORLD_SIZE, 2, 1, 7, 0)
+
+
+def test_the_reason_for_storage_is_in_the_order(memory: SnapshotMemory) -> None:
+    memory.start(start(5))
+    memory.choose(RestoreChoice(None, "no pod has a snapshot"))
+    assert order(memory)[8:] == (1, 0, 0, 21)
+    assert os.pread(memory.files[0], 21, 96) == b"no pod has a snapshot"
+
+
+@pytest.mark.parametrize("damaged", [b"", bytes(120), header(5, 7)[:-1], b"x" + header(5, 7)[1:]])
+def test_a_header_that_is_empty_cut_or_damaged_is_none(damaged: bytes) -> None:
+    assert read_header(damaged) is None
+
+
+def test_each_flipped_bit_of_a_header_makes_it_none() -> None:
+    whole = header(5, 7)
+    assert read_header(whole) is not None
+    for bit in range(8 * len(whole)):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        assert read_header(bytes(flipped)) is None
+
+
+def test_a_process_of_its_own_allocates_all_pages_and_keeps_what_a_worker_writes(memory: SnapshotMemory) -> None:
+    save(memory, 0, header(5, 8))
+    memory.allocate()
+    pid, status = os.waitpid(memory.pid, 0)
+    assert memory.ended(pid, status) == ""
+    assert memory.pid == 0
+    assert os.fstat(memory.files[0]).st_blocks * 512 == FILE
+    assert read_header(os.pread(memory.files[0], 120, PAGE)) is not None
+
+
+def test_an_allocation_that_was_killed_is_reported(memory: SnapshotMemory) -> None:
+    memory.allocate()
+    os.kill(memory.pid, signal.SIGSTOP)
+    os.kill(memory.pid, signal.SIGKILL)
+    pid, status = os.waitpid(memory.pid, 0)
+    if os.WIFSIGNALED(status):  # else it was done before
+        assert "allocated by the first saves" in memory.ended(pid, status)

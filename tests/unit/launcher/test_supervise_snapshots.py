@@ -1,0 +1,82 @@
+"""The supervisor reads the snapshots before each round, reports them, and passes the coordinator's choice on once."""
+
+from __future__ import annotations
+
+from tests.unit.launcher.driven import PORT, Driven, start, steps, token
+from understudy_launcher import events as e
+from understudy_protocol import launcher as m
+from understudy_protocol.enums import WorkersState
+from understudy_protocol.snapshots import RestoreChoice, SavedStep, SavedSteps
+
+SAVED = SavedStep(token(0), 7)
+
+
+def with_snapshots() -> Driven:
+    """Round 0 runs, and no snapshot was saved before."""
+    driven = Driven(snapshots=True)
+    driven.do(start(0), e.SnapshotsRead(token(0), ()))
+    return driven
+
+
+def replaced(driven: Driven, number: int) -> list[e.Effect]:
+    """A round replaces the one that runs, and all old workers end."""
+    ended = [e.WorkerEnded(rank, None, "SIGKILL", 137, "killed by SIGKILL", 1000.0) for rank in (0, 1)]
+    return driven.do(start(number), *ended, e.GroupEmptied(0), e.GroupEmptied(1))
+
+
+def test_the_snapshots_are_read_when_no_older_worker_is_left_and_before_new_ones_start() -> None:
+    driven = with_snapshots()
+    effects = [x for x in replaced(driven, 1) if isinstance(x, (e.Signal, e.ReadSnapshots, e.Spawn))]
+    assert [type(x) for x in effects[-2:]] == [e.ReadSnapshots, e.Spawn]
+    assert effects[-2] == e.ReadSnapshots(start(1))
+
+
+def test_the_start_of_the_workers_is_reported_with_their_snapshots() -> None:
+    driven = with_snapshots()
+    assert not [x for x in replaced(driven, 1) if x == e.Report(m.WorkersStarted(token(1)))]
+    reported = driven.do(e.SnapshotsRead(token(1), (SAVED,)))
+    assert reported == [e.Report(m.WorkersStarted(token(1), SavedSteps((SAVED,))))]
+
+
+def test_the_newest_step_before_the_round_is_reported() -> None:
+    driven = with_snapshots()
+    driven.do(steps(6), steps(8, rank=1))
+    replaced(driven, 1)
+    # then a round without steps reports it again
+    for number in (1, 2):
+        (report,) = driven.do(e.SnapshotsRead(token(number), ()))
+        assert report == e.Report(m.WorkersStarted(token(number), SavedSteps((), 8)))
+        replaced(driven, number + 1)
+
+
+def test_snapshots_that_were_read_for_an_older_round_are_not_reported() -> None:
+    driven = with_snapshots()
+    replaced(driven, 1)
+    assert driven.do(e.SnapshotsRead(token(0), (SAVED,))) == []
+
+
+def test_the_choice_is_passed_to_the_workers_once() -> None:
+    driven = with_snapshots()
+    choice = RestoreChoice(None, "no pod has a snapshot")
+    assert driven.do(m.Restore(token(0), choice)) == [e.ChooseSnapshot(choice)]
+    assert driven.do(m.Restore(token(0), RestoreChoice(SAVED))) == []
+
+
+def test_the_choice_for_another_round_is_ignored() -> None:
+    driven = with_snapshots()
+    assert driven.do(m.Restore(token(1), RestoreChoice(SAVED))) == []
+
+
+def test_a_hello_reports_the_snapshots_and_the_choice() -> None:
+    driven = with_snapshots()
+    driven.do(m.Restore(token(0), RestoreChoice(SAVED)))
+    (hello,) = driven.do(e.Connected())
+    expected = (1, token(0), 1, WorkersState.RUNNING, PORT)
+    assert hello == e.Report(m.LauncherHello(*expected, saved=SavedSteps((), None, RestoreChoice(SAVED))))
+
+
+def test_without_memory_no_snapshots_are_read() -> None:
+    driven = Driven()
+    effects = driven.do(start(0))
+    assert e.Report(m.WorkersStarted(token(0))) in effects
+    assert not [x for x in effects if isinstance(x, e.ReadSnapshots)]
