@@ -129,11 +129,6 @@ class JobWorker:
     def enqueue(self) -> None:
         self.loop.enqueue()
 
-    @property
-    def is_queued(self) -> bool:
-        """Whether something has changed since the last reconcile began."""
-        return self.loop.is_queued
-
     def is_concerned(self, before: Node, node: Node) -> bool:
         """Whether that change of a node's labels concerns the job: only the topology key of its spares does."""
         return before.labels.get(self._topology_key) != node.labels.get(self._topology_key)

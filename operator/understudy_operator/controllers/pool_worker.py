@@ -76,11 +76,6 @@ class PoolWorker:
     def enqueue(self) -> None:
         self.loop.enqueue()
 
-    @property
-    def is_queued(self) -> bool:
-        """Whether something has changed since the last reconcile began."""
-        return self.loop.is_queued
-
     async def stop(self, finish_s: float = 0.0) -> None:
         await self.loop.stop(finish_s)
         await self._outbox.stop()

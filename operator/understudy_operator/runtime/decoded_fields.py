@@ -176,14 +176,6 @@ class _JobSpec(TypedDict, total=False):
     template: dict[str, Any]
 
 
-class _JobCondition(TypedDict, total=False):
-    type: str
-    status: str
-    reason: str
-    message: str
-    lastTransitionTime: str | None
-
-
 class _Uncounted(TypedDict, total=False):
     succeeded: list[str] | None
 
@@ -195,7 +187,7 @@ class _JobStatus(TypedDict, total=False):
     terminating: int | None
     ready: int | None
     succeeded: int
-    conditions: list[_JobCondition] | None
+    conditions: list[Condition] | None
     uncountedTerminatedPods: _Uncounted | None
 
 

@@ -273,14 +273,7 @@ def sidecar_container(job: Job, index: int | None, address: str, image: str, gra
         ],
         "startupProbe": podspec.startup_probe("/started", names.HEALTH_PORT),
         "resources": {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": 65532,
-            "readOnlyRootFilesystem": True,
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": podspec.restricted_security_context(),
     }
 
 
