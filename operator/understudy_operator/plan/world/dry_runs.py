@@ -13,7 +13,7 @@ from understudy_operator.plan.manifests.pods import pod_manifest
 
 
 def plan_dry_runs(observed: Observed, sidecar_image: str) -> tuple[Manifest, ...]:
-    """Empty if any object of the job exists already, and for an injected job, whose objects another controller creates."""
+    """Empty if an object of the job exists, and for an injected job: another controller creates its objects."""
     exists = observed.pods or observed.previous_pods or observed.children
     if exists or observed.templates_checked or observed.spec_error or observed.job.injected is not None:
         return ()
