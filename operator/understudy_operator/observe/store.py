@@ -25,20 +25,20 @@ from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
-from understudy_operator.observe.kept_fields import (
-    select_fields,
-    select_job_fields,
-    select_node_fields,
-    select_pod_fields,
-)
 from understudy_operator.observe.malformed_log import MalformedLog
 from understudy_operator.plan.facts.cluster_objects import Node, NodeMap
 from understudy_operator.plan.facts.malformed import Malformed, PartlyMalformed
 from understudy_operator.plan.facts.ownership import INJECTED_KIND, KIND, POOL_KIND, controller_of
 from understudy_operator.plan.injection.owner import is_of_target
 from understudy_operator.plan.manifests.object_names import is_injected
-from understudy_operator.runtime.decoded_fields import UNREADABLE, unreadable
+from understudy_operator.runtime.decoding import UNREADABLE, unreadable
 from understudy_operator.runtime.json_size import memory_of
+from understudy_operator.runtime.kept_fields import (
+    select_fields,
+    select_job_fields,
+    select_node_fields,
+    select_pod_fields,
+)
 from understudy_protocol import pod as names
 
 Raw = Mapping[str, Any]
