@@ -21,19 +21,17 @@ from understudy_operator.apply.jobs import JobGateway
 from understudy_operator.apply.pace import Pace
 from understudy_operator.apply.parallel import in_parallel, slow_start
 from understudy_operator.apply.pools import PoolGateway
-from understudy_operator.apply.subject import ReconciledObject, Subject, Subjects, create_controlled, refusals_of
-from understudy_operator.observe.store import Kind, Raw, Store, job_kind
+from understudy_operator.apply.subject import ReconciledObject, Subjects, create_controlled, refusals_of
+from understudy_operator.observe.store import Kind, Raw, Store
 from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.job import Job
-from understudy_operator.plan.facts.ownership import kind_of, object_path_of, object_uid
+from understudy_operator.plan.facts.ownership import object_path_of, object_uid
 from understudy_operator.plan.facts.refusals import Refusal, RefusalKind, read_refusal
-from understudy_operator.plan.facts.status import JobStatus
 from understudy_operator.plan.intents import (
     Create,
     CreatePod,
     DeletePod,
     DeleteSecret,
-    Event,
     PatchPod,
     PodIntent,
     ReleasePod,
@@ -60,8 +58,8 @@ class Gateway:
         self.pace = Pace(clock.steady)  # for all writes of a leader, and not only of this gateway
         self._unanswered: dict[str, dict[str, _PendingCreation]] = {}  # by job uid and pod name
         self.jobs = JobGateway(api, store, self.pace)
-        self._subjects = Subjects(api, store, self.pace)
-        self.pools = PoolGateway(api, store, self.pace, self._subjects)
+        self.subjects = Subjects(api, store, self.pace)
+        self.pools = PoolGateway(api, store, self.pace)
 
     async def remove(self, job: Job, reason: str) -> list[Refusal]:
         """Delete the TrainingJob, after all objects that belong to it."""
@@ -143,16 +141,9 @@ class Gateway:
         await in_parallel([self._create_pods(owner, creations, refusals), *others])
         return refusals
 
-    async def status(self, job: Job, status: JobStatus) -> bool:
-        """Replace the status. False if the job has changed since it was read; the store then has the new version."""
-        return await self._subjects.status(_subject(job), status)
-
     def outbox(self) -> Outbox:
         """For the events of one object."""
         return Outbox(self._api, self.pace, self._steady)
-
-    def add_events(self, outbox: Outbox, job: Job, events: Iterable[Event]) -> None:
-        outbox.add(_subject(job).regarding, events)
 
     async def _read_node(self, name: str) -> None:
         try:
@@ -248,9 +239,3 @@ class _PendingCreation:
 
     intent: CreatePod
     refusal: Refusal | None = None
-
-
-def _subject(job: Job) -> Subject:
-    kind = job_kind((job.namespace, job.name))
-    identity = (job.namespace, job.name, object_uid(job), job.resource_version)
-    return Subject(kind, kind_of(job), object_path_of(job), *identity)
