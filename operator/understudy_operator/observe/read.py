@@ -77,7 +77,7 @@ def read_pod(kept: Raw) -> Pod:
     spec = raw["spec"]
     deleted = metadata.get("deletionTimestamp")
     index = number_in(_environment(spec, names.ENV_INDEX))
-    sidecar_ran = bool(sidecar.get("started")) or _ended_once(sidecar)
+    sidecar_ran = bool(sidecar.get("started")) or any("terminated" in state for state in _states(sidecar))
     return Pod(
         uid=metadata["uid"],
         name=metadata["name"],
@@ -107,7 +107,7 @@ def read_pod(kept: Raw) -> Pod:
         failure=failure(status),
         could_start=could_start(status, sidecar_ran),
         ready=_is_true(status, "Ready"),
-        unready_since=_unready_since(status),
+        unready_since=_since(status, "Ready", "False"),
         nominated_node=status.get("nominatedNodeName", ""),
         owner=owner_uid(kept),
         controller=Controller(*(str(controller_of(kept).get(field, "")) for field in ("kind", "name", "uid"))),
@@ -127,10 +127,6 @@ def _secrets(spec: kept_fields.PodSpec) -> frozenset[str]:
 
 def _is_true(status: kept_fields.PodStatus, condition: str) -> bool:
     return any(x["type"] == condition and x["status"] == "True" for x in status.get("conditions") or ())
-
-
-def _unready_since(status: kept_fields.PodStatus) -> float:
-    return _since(status, "Ready", "False")
 
 
 def _since(status: kept_fields.PodStatus, condition: str, value: str) -> float:
@@ -154,10 +150,6 @@ def _environment(spec: kept_fields.PodSpec, variable: str) -> str:
     sidecar = _container(spec.get("initContainers"), names.SIDECAR_CONTAINER) or {}
     values = (entry.get("value", "") for entry in sidecar.get("env") or () if entry.get("name") == variable)
     return str(next(values, ""))
-
-
-def _ended_once(container: kept_fields.ContainerStatus) -> bool:
-    return any("terminated" in state for state in _states(container))
 
 
 def _states(
