@@ -38,7 +38,7 @@ from understudy_operator.plan.manifests.pods import pod_manifest
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.runtime.api import Api, ApiError, Keep, ObjectList
 from understudy_operator.runtime.clock import Clock
-from understudy_operator.runtime.decoded_fields import WatchEvent
+from understudy_operator.runtime.decoding import WatchEvent
 from understudy_protocol import pod as names
 from understudy_protocol.enums import RoundToken, WorkersState
 from understudy_protocol.observer import End, MemberView, Snapshot

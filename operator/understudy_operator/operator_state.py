@@ -45,8 +45,8 @@ class OperatorState:
         return {kind.value: len(self.store.malformed(kind)) for kind in Kind}
 
     def waiting(self) -> int:
-        jobs = sum(worker.is_queued for worker in self.workers())
-        return jobs + sum(worker.is_queued for worker in self.pool_workers())
+        jobs = sum(worker.loop.is_queued for worker in self.workers())
+        return jobs + sum(worker.loop.is_queued for worker in self.pool_workers())
 
     def without_coordinator(self) -> int:
         return sum(worker.misses_coordinator for worker in self.workers())

@@ -19,13 +19,15 @@ import ssl
 import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 from understudy_operator.metrics.serving import port_of, serve
 from understudy_operator.plan.facts.host_ports import read_host_ports
+from understudy_operator.runtime.probe_server import ProbeServer
 from understudy_protocol import logs
 from understudy_webhook.certificates import CertificateFiles
-from understudy_webhook.serving import Clients, Probes, Serving
+from understudy_webhook.serving import Clients, Serving, answer_probe
 
 CLIENT_CA, CLIENT_NAMES = "UNDERSTUDY_CLIENT_CA", "UNDERSTUDY_CLIENT_NAMES"
 #: The removal of this replica from the endpoints must reach all nodes before it stops accepting calls.
@@ -45,7 +47,7 @@ async def _serve(image: str, certificates: Path) -> int:
             host_ports=read_host_ports(os.environ),
         )
         keeping = asyncio.create_task(CertificateFiles(certificates, serving).run(), name="certificate")
-        probes = Probes(serving)
+        probes = ProbeServer(partial(answer_probe, serving))
         await probes.listen(int(os.environ.get("UNDERSTUDY_HEALTH_PORT") or 8080))
         stack.push_async_callback(probes.close)
         if (metrics_port := port_of(os.environ)) is not None:

@@ -18,7 +18,6 @@ import msgspec
 
 from understudy_operator.plan.facts.host_ports import DEFAULT_HOST_PORTS, HostPorts
 from understudy_operator.plan.injection.injected_pods import inject
-from understudy_operator.plan.injection.json_patch import json_patch
 from understudy_operator.plan.injection.settings import Objection, wants_injection
 from understudy_operator.runtime.json_size import values_in
 from understudy_protocol.logs import TEXT
@@ -32,6 +31,9 @@ WARNING_CHARACTERS = 256
 MOST_VALUES = 250_000
 #: The managedFields of a TrainingJob have about 25 levels.
 MOST_LEVELS = 100
+#: The fields of a pod and of its containers that injection changes.
+_POD = ("metadata/labels", "metadata/annotations", "spec/restartPolicy", "spec/volumes", "spec/initContainers")
+_CONTAINER = ("command", "env", "volumeMounts")
 
 
 class NoReview(ValueError):
@@ -123,6 +125,21 @@ def validate(request: Raw) -> dict[str, Any]:
         known_before = find_objections(kind, before)
         found = [text for text in found if text not in known_before]
     return _refused(request, "; ".join(found)) if found else _allowed(request)
+
+
+def json_patch(before: Raw, after: Raw) -> list[dict[str, Any]]:
+    """The difference as a JSON patch (RFC 6902): whole values at the few paths that injection changes."""
+    operations = list[dict[str, Any]]()
+    for path in _POD:
+        parent, _, field = path.partition("/")
+        if before[parent].get(field) != after[parent].get(field):
+            operations.append({"op": "add", "path": f"/{path}", "value": after[parent][field]})
+    pairs = zip(before["spec"]["containers"], after["spec"]["containers"], strict=True)
+    for number, (old, new) in enumerate(pairs):
+        for field in _CONTAINER:
+            if old.get(field) != new.get(field):
+                operations.append({"op": "add", "path": f"/spec/containers/{number}/{field}", "value": new[field]})
+    return operations
 
 
 def _allowed(request: Raw, patch: list[dict[str, Any]] | None = None, warnings: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from aiohttp import web
 
 from understudy_operator.plan.facts.host_ports import DEFAULT_HOST_PORTS, HostPorts
 from understudy_operator.runtime.bounded_server import BoundedServer, ServerLimits
-from understudy_operator.runtime.probe_server import ProbeServer, Reply
+from understudy_operator.runtime.probe_server import Reply
 from understudy_protocol import logs
 from understudy_webhook.cpu_limit import CpuLimitExceeded, cpu_limit
 from understudy_webhook.metrics import EXPENSIVE, FAILED, MALFORMED, UNKNOWN_CALLER, WebhookMetrics, result_of
@@ -164,28 +164,16 @@ class Serving:
             )
 
 
-class Probes:
+def answer_probe(serving: Serving, path: str) -> Reply:
     """GET /healthz and /readyz, for the kubelet."""
-
-    def __init__(self, serving: Serving) -> None:
-        self._serving = serving
-        self._server = ProbeServer(self._answer)
-
-    async def listen(self, port: int) -> int:
-        return await self._server.listen(port)
-
-    async def close(self) -> None:
-        await self._server.close()
-
-    def _answer(self, path: str) -> Reply:
-        if path == "/healthz":
-            return Reply(b"ok\n")
-        if path != "/readyz":
-            return Reply(b"GET /healthz and /readyz\n", HTTPStatus.NOT_FOUND)
-        if self._serving.is_ready:
-            return Reply(b"ok\n")
-        state = b"leaves\n" if self._serving.is_stopping else b"waits for a certificate\n"
-        return Reply(state, HTTPStatus.INTERNAL_SERVER_ERROR)
+    if path == "/healthz":
+        return Reply(b"ok\n")
+    if path != "/readyz":
+        return Reply(b"GET /healthz and /readyz\n", HTTPStatus.NOT_FOUND)
+    if serving.is_ready:
+        return Reply(b"ok\n")
+    state = b"leaves\n" if serving.is_stopping else b"waits for a certificate\n"
+    return Reply(state, HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 def _line(review_request: Raw, response: Raw) -> str:

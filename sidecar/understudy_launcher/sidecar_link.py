@@ -16,6 +16,7 @@ from understudy_launcher.events import Connected
 from understudy_launcher.kept_socket import KeptSocket
 from understudy_protocol import wire
 from understudy_protocol.launcher import TO_LAUNCHER, DropSocket, HoldSocket
+from understudy_protocol.pauses import growing_pause_s
 
 RETRY_FROM_S = 0.05
 RETRY_TO_S = 1.0
@@ -62,7 +63,7 @@ class SidecarLink:
         self._unsent, self._unread = b"", b""
         self._kept_socket = KeptSocket(log)
         self._lost_at, self._has_logged = now, False
-        self._retry_s, self._retry_at = RETRY_FROM_S, now
+        self._failures, self._retry_at = 0, now  # failures in a row
 
     def deadline(self) -> Optional[float]:
         """When to reconnect; None while connected."""
@@ -163,8 +164,8 @@ class SidecarLink:
         return None
 
     def _not_connected(self, error: OSError, now: float) -> None:
-        self._retry_at = now + self._retry_s
-        self._retry_s = min(2 * self._retry_s, RETRY_TO_S)
+        self._failures += 1
+        self._retry_at = now + growing_pause_s(RETRY_FROM_S, RETRY_TO_S, self._failures)
         if not self._has_logged and now - self._lost_at >= LOG_AFTER_S:
             self._has_logged = True
             what = f"{os.strerror(error.errno)}" if error.errno else str(error)
@@ -178,5 +179,5 @@ class SidecarLink:
         self._unsent, self._unread = b"", b""
         self._kept_socket.no_line_to_come()
         self._lost_at, self._has_logged = now, False
-        self._retry_s, self._retry_at = RETRY_FROM_S, now + RETRY_FROM_S
+        self._failures, self._retry_at = 0, now + RETRY_FROM_S
         self._log(f"lost the connection to the sidecar: {why}; the workers keep running, and the launcher reconnects")

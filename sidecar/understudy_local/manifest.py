@@ -4,7 +4,6 @@ A local run and a pod differ only outside the manifest: a pod's fixed paths beco
 an address of the loopback network, on which its sidecar listens at the usual ports.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,12 +60,6 @@ def devices_of(node: int, nodes: int, nproc: int, devices: Sequence[str]) -> tup
     if not devices or len(devices) < nodes * nproc:
         return None
     return tuple(devices[node * nproc : (node + 1) * nproc])
-
-
-def shape_of(manifest: Manifest) -> names.JobShape:
-    """The job as its sidecars know it."""
-    entries = {entry["name"]: entry.get("value", "") for entry in manifest["spec"]["initContainers"][0]["env"]}
-    return names.JobShape(**json.loads(entries[names.ENV_JOB]))
 
 
 def _trainer(manifest: Manifest) -> Manifest:

@@ -6,7 +6,6 @@ ends. A line that is longer than LINE_BYTES is split; an unfinished last line is
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
 from asyncio.subprocess import Process
@@ -15,13 +14,12 @@ from typing import Protocol
 
 import psutil
 
+from understudy_launcher.prctl import dies_with_parent
 from understudy_local.orphans import kill_children
 
 LINE_BYTES = 64 * 1024
 #: A grandchild may keep a pipe open forever.
 LAST_LINES_S = 0.5
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
 _running: set[int] = set()  # pids of started processes, until they are reaped
 _starting: set[object] = set()  # calls of `start` that have no pid yet
 
@@ -77,13 +75,6 @@ class Started:
 
 async def start(command: Sequence[str], env: Mapping[str, str], sink: Sink) -> Started:
     """Raises OSError if it cannot be started."""
-    parent = os.getpid()
-
-    def before_exec() -> None:  # safe: this process has one thread
-        _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
-
     # Our own pipes: with asyncio's, the process would count as running until the last grandchild has closed them.
     out, out_end = os.pipe()
     err, err_end = os.pipe()
@@ -97,7 +88,7 @@ async def start(command: Sequence[str], env: Mapping[str, str], sink: Sink) -> S
             stderr=err_end,
             env=dict(env),
             start_new_session=True,
-            preexec_fn=before_exec,
+            preexec_fn=dies_with_parent(),  # safe: this process has one thread
         )
     except OSError:
         os.close(out)

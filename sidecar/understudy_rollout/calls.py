@@ -29,7 +29,8 @@ async def run_together(what: str, calls: Mapping[str, Call], limit_s: float) -> 
         running = [task for task in tasks if not task.done()]
         failed = _failure(what, tasks, _all_done(tasks, ended))
         if failed is None and running:
-            failed = timed_out(what, ", ".join(tasks[task] for task in running), limit_s)
+            late = ", ".join(tasks[task] for task in running)
+            failed = StepTimedOut(f"{what}, {late}: no answer within {limit_s:g} s (`timeouts` sets the limits)")
     except asyncio.CancelledError as cancelled:
         note(cancelled, f"cancelled while: {what}")
         failed = cancelled
@@ -43,15 +44,6 @@ async def run_together(what: str, calls: Mapping[str, Call], limit_s: float) -> 
         if error is not None and error is not failed:
             note(failed, f"and {what}, {tasks[task]}: {describe(error)}")
     raise failed
-
-
-async def run_with_limit(what: str, target: str, call: Call, limit_s: float) -> None:
-    """Make one call with a time limit."""
-    await run_together(what, {target: call}, limit_s)
-
-
-def timed_out(what: str, target: str, limit_s: float) -> StepTimedOut:
-    return StepTimedOut(f"{what}, {target}: no answer within {limit_s:g} s (`timeouts` sets the limits)")
 
 
 async def run_uninterrupted(*works: Call) -> Optional[asyncio.CancelledError]:

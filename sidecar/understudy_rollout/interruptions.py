@@ -22,7 +22,7 @@ class Interruptions:
     def __init__(self, closed: Iterable[CodeType] = ()) -> None:
         self.is_holding = False
         self.pending_error: Optional[BaseException] = None
-        self.cancel: Callable[[], None] = _nothing
+        self.cancel: Callable[[], None] = lambda: None
         self._closed = frozenset(closed)
         self._ours: dict[signal.Signals, _InFront] = {}
 
@@ -77,7 +77,3 @@ class _InFront:
             self.handler(number, frame)
         except BaseException as error:  # noqa: BLE001
             self._interruptions.keep(error, frame)
-
-
-def _nothing() -> None:
-    pass

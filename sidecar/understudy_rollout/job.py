@@ -10,6 +10,7 @@ a note to the update's error.
 """
 
 import asyncio
+import functools
 import json
 import logging
 import os
@@ -127,24 +128,10 @@ def link_from(environment: Mapping[str, str]) -> Optional[JobLink]:
     return JobLink(socket, fence_of(environment), int(environment.get("RANK", "0")))
 
 
-class _OfThisProcess:
-    """A worker is a fork of a process that has no round, so the environment is read at the first use."""
-
-    def __init__(self) -> None:
-        self._looked, self._link = False, None  # type: tuple[bool, Optional[JobLink]]
-
-    def link(self) -> Optional[JobLink]:
-        if not self._looked:
-            self._looked, self._link = True, link_from(os.environ)
-        return self._link
-
-    def forget(self) -> None:
-        self._looked, self._link = False, None
-
-
-_process = _OfThisProcess()
-os.register_at_fork(after_in_child=_process.forget)
-
-
+@functools.cache
 def link_of_this_process() -> Optional[JobLink]:
-    return _process.link()
+    """A worker is a fork of a process that has no round, so the environment is read at the first use."""
+    return link_from(os.environ)
+
+
+os.register_at_fork(after_in_child=link_of_this_process.cache_clear)

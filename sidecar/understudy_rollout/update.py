@@ -19,7 +19,7 @@ from functools import partial
 from types import TracebackType
 from typing import Callable, Optional, Union
 
-from understudy_rollout.calls import Call, run_together, run_uninterrupted, run_with_limit
+from understudy_rollout.calls import Call, run_together, run_uninterrupted
 from understudy_rollout.engine import Replica, Tensor, Trainer, missing_calls
 from understudy_rollout.failures import (
     NothingTransferred,
@@ -392,7 +392,7 @@ class WeightUpdate:
         self, undo: Undo, side: str, call: Call, first: BaseException, limit_s: float
     ) -> Optional[Exception]:
         try:
-            await run_with_limit(f"undo: {undo.value}", side, call, limit_s)
+            await run_together(f"undo: {undo.value}", {side: call}, limit_s)
         except Exception as error:  # noqa: BLE001 (the other undos are tried anyway)
             note(first, f"and undo: {undo.value}, {side}: {describe(error)}")
             return error

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import signal
 import time
-from pathlib import Path
 
 from understudy_protocol import pod
 from understudy_protocol.addresses import split_port
@@ -51,7 +50,7 @@ from understudy_sidecar.metrics import CoordinatorMetrics
 from understudy_sidecar.rollouts_link import RolloutsLink
 from understudy_sidecar.server import Server
 from understudy_sidecar.settings import Settings, sidecar_identity
-from understudy_sidecar.verdicts import AnnotationFile, NodeFile, Verdicts
+from understudy_sidecar.verdicts import AnnotationFile, Verdicts, watch_node_file
 
 FLUSH_LIMIT_S = 1.0
 #: The coordinator's own limit for its shutdown is 3 s; this one only guards against a bug in it.
@@ -125,7 +124,7 @@ class Sidecar:
         port = self._settings.port
         await server.listen(port, self._settings.listen)
         probes = await health.listen(pod.health_port(port), self._settings.listen, metrics=self._metrics_text)
-        node_file = self._watch_node()
+        node_file = watch_node_file(self._settings.nologin, self._on_node_file)
         annotation = AnnotationFile(
             self._settings.verdict_folder, lambda verdict: self._handle(VerdictAnnotated(verdict))
         )
@@ -144,13 +143,6 @@ class Sidecar:
 
     def _metrics_text(self) -> bytes:
         return self._metrics.text(self._core.coordinator)
-
-    def _watch_node(self) -> NodeFile | None:
-        if not self._settings.nologin:
-            return None
-        node_file = NodeFile(Path(pod.NODE_FOLDER) / Path(self._settings.nologin).name, self._on_node_file)
-        node_file.start()
-        return node_file
 
     def _on_node_file(self, exists: bool) -> None:
         log.info("%s %s on the node", self._settings.nologin, "exists" if exists else "does not exist")

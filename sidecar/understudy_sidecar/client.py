@@ -87,10 +87,6 @@ class CoordinatorClient:
         if call is not None:
             await call.flushed(limit_s)
 
-    def close(self) -> None:
-        """End this client."""
-        self.hangup()
-
     def _forget_call(self) -> "ClientLink | None":
         call, self._call = self._call, None
         if call is not None:

@@ -7,7 +7,6 @@ node, if one is configured. It ends on SIGTERM: the kubelet sends that once the 
 
 import asyncio
 import logging
-import os
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from understudy_protocol.membership import NodeVerdict
 from understudy_sidecar import health, records
 from understudy_sidecar.records import SHIPPED_FILES
 from understudy_sidecar.settings import read_port
-from understudy_sidecar.verdicts import INTERVAL_S, AnnotationFile, NodeFile, Verdicts
+from understudy_sidecar.verdicts import INTERVAL_S, AnnotationFile, Verdicts, watch_node_file
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +61,7 @@ class SidecarAlone:
             self._settings.verdict_folder, self._on_annotated_verdict, self._settings.look_every_s
         )
         annotation.start()
-        node_file = self._watch_node()
+        node_file = watch_node_file(self._settings.nologin, self._verdicts.on_node_file)
         probes = await health.listen(self._settings.health_port, self._settings.listen)
         log.info("the pod has no launcher, so this sidecar joins no job; it keeps only the node health verdict")
         await self._end_event.wait()
@@ -74,11 +73,3 @@ class SidecarAlone:
     def _on_annotated_verdict(self, verdict: NodeVerdict) -> None:
         log.info("node health verdict: %s", verdict)
         self._verdicts.on_verdict(verdict)
-
-    def _watch_node(self) -> NodeFile | None:
-        if not self._settings.nologin:
-            return None
-        path = Path(pod.NODE_FOLDER) / os.path.basename(self._settings.nologin)
-        node_file = NodeFile(path, self._verdicts.on_node_file)
-        node_file.start()
-        return node_file

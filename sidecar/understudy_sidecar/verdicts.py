@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from understudy_protocol import files, wire
+from understudy_protocol import files, pod, wire
 from understudy_protocol.enums import Verdict
 from understudy_protocol.membership import NodeVerdict
 from understudy_sidecar import records
@@ -166,3 +166,12 @@ class NodeFile:
         if text != self._last_error:
             self._last_error = text
             log.warning("%s", text)
+
+
+def watch_node_file(node_file: str, on_change: Callable[[bool], None]) -> NodeFile | None:
+    """node_file: the file's path on the node; "": none is watched. on_change: see NodeFile."""
+    if not node_file:
+        return None
+    watched = NodeFile(Path(pod.NODE_FOLDER) / Path(node_file).name, on_change)
+    watched.start()
+    return watched

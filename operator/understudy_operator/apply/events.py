@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Protocol
 
 from understudy_operator.apply.pace import Pace
 from understudy_operator.observe.store import Raw
@@ -31,17 +30,6 @@ KEPT_S = RECENT_S
 MOST_WAITING = 200
 NAME_CHARACTERS = 230
 log = logging.getLogger(__name__)
-
-
-class ReconciledObject(Protocol):
-    """A TrainingJob or a HotSparePool."""
-
-    @property
-    def namespace(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def uid(self) -> str: ...
 
 
 def event_of(regarding: Mapping[str, str], event: Event) -> Raw:

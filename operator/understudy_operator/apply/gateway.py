@@ -10,34 +10,29 @@ Server-side apply would add a second entry of managedFields to each pod, and cou
 others.
 """
 
-import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from typing import TypeVar
 
-from understudy_operator.apply.events import Outbox, ReconciledObject
+from understudy_operator.apply.events import Outbox
 from understudy_operator.apply.jobs import JobGateway
 from understudy_operator.apply.pace import Pace
 from understudy_operator.apply.parallel import in_parallel, slow_start
 from understudy_operator.apply.pools import PoolGateway
 from understudy_operator.apply.recovery_objects import RecoveryWriter
-from understudy_operator.apply.subject import Subject, Subjects, refusals_of
-from understudy_operator.observe.store import Kind, Raw, Store, job_kind
+from understudy_operator.apply.subject import ReconciledObject, Subjects, create_controlled, refusals_of
+from understudy_operator.observe.store import Kind, Raw, Store
 from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.job import Job
-from understudy_operator.plan.facts.ownership import controller_uid, kind_of, object_path_of, object_uid
-from understudy_operator.plan.facts.refusals import ADDRESS_TAKEN, Refusal, RefusalKind, read_refusal
-from understudy_operator.plan.facts.status import JobStatus
+from understudy_operator.plan.facts.ownership import object_path_of, object_uid
+from understudy_operator.plan.facts.refusals import Refusal, RefusalKind, read_refusal
 from understudy_operator.plan.intents import (
     Create,
     CreatePod,
     DeletePod,
     DeleteSecret,
-    Event,
-    Manifest,
     PatchPod,
     PodIntent,
     ReleasePod,
@@ -45,10 +40,9 @@ from understudy_operator.plan.intents import (
     intent_key,
 )
 from understudy_operator.runtime.api import Api, ApiError, NotLeading
-from understudy_operator.runtime.clock import Backoffs, Clock
+from understudy_operator.runtime.clock import Clock
 from understudy_protocol import pod as names
 
-ADDRESS_ATTEMPTS = 4
 _PLURALS = {
     "Service": ("services", Kind.SERVICE),
     "PersistentVolumeClaim": ("persistentvolumeclaims", Kind.CLAIM),
@@ -65,8 +59,8 @@ class Gateway:
         self.pace = Pace(clock.steady)  # for all writes of a leader, and not only of this gateway
         self._unanswered: dict[str, dict[str, _PendingCreation]] = {}  # by job uid and pod name
         self.jobs = JobGateway(api, store, self.pace)
-        self._subjects = Subjects(api, store, self.pace)
-        self.pools = PoolGateway(api, store, self.pace, self._subjects)
+        self.subjects = Subjects(api, store, self.pace)
+        self.pools = PoolGateway(api, store, self.pace)
 
     async def remove(self, job: Job, reason: str) -> list[Refusal]:
         """Delete the TrainingJob, after all objects that belong to it."""
@@ -86,23 +80,7 @@ class Gateway:
         metadata, (plural, kind) = intent.manifest["metadata"], _PLURALS[intent.manifest["kind"]]
         path = f"/api/v1/namespaces/{metadata['namespace']}/{plural}"
         await self.pace.acquire(metadata["namespace"], metadata["labels"][names.LABEL_JOB_UID])
-        try:
-            raw = await self._create(path, intent.manifest)
-        except ApiError as error:
-            if refusal := read_refusal(error.status, str(error), key=intent_key(intent)):
-                return refusal
-            if error.reason != "AlreadyExists":
-                raise
-            raw = await self._api.get(f"{path}/{metadata['name']}")
-        shared = kind is Kind.CLAIM and "ownerReferences" not in metadata
-        if controller_uid(raw) != controller_uid(intent.manifest) and not shared:
-            return Refusal(
-                f"{intent.manifest['kind']} {metadata['name']} exists and does not belong to this job, which waits "
-                "until that object is deleted: delete it, or give the job another name",
-                key=intent_key(intent),
-            )
-        self._store.put(kind, raw)
-        return None
+        return await create_controlled(self._api, self._store, kind, path, intent)
 
     async def _create_secret(self, intent: Create) -> Refusal | None:
         """An existing Secret counts as created: its name contains the uid of its owner, so it is that owner's."""
@@ -127,17 +105,6 @@ class Gateway:
         except ApiError as error:
             return next(iter(refusals_of(error, intent)), None)
         return None
-
-    async def _create(self, path: str, manifest: Manifest) -> Raw:
-        """The ClusterIP of a deleted Service becomes free a moment after the deletion was reported."""
-        for pause_s in islice(Backoffs(0.1, 0.8), ADDRESS_ATTEMPTS):
-            try:
-                return await self._api.create(path, manifest)
-            except ApiError as error:
-                if ADDRESS_TAKEN not in str(error):
-                    raise
-            await asyncio.sleep(pause_s)
-        return await self._api.create(path, manifest)
 
     async def read_unknown_nodes(self, pods: Iterable[Pod]) -> None:
         """Read the nodes of pods that no watch has reported: they are gone, or the watch of pods was faster."""
@@ -175,10 +142,6 @@ class Gateway:
         await in_parallel([self._create_pods(owner, creations, refusals), *others])
         return refusals
 
-    async def status(self, job: Job, status: JobStatus) -> bool:
-        """Replace the status. False if the job has changed since it was read; the store then has the new version."""
-        return await self._subjects.status(_subject(job), status)
-
     def recovery_writer(self) -> RecoveryWriter:
         """For the Recovery objects of one job."""
         return RecoveryWriter(self._api, self.pace, self._steady)
@@ -186,9 +149,6 @@ class Gateway:
     def outbox(self) -> Outbox:
         """For the events of one object."""
         return Outbox(self._api, self.pace, self._steady)
-
-    def add_events(self, outbox: Outbox, job: Job, events: Iterable[Event]) -> None:
-        outbox.add(_subject(job).regarding, events)
 
     async def _read_node(self, name: str) -> None:
         try:
@@ -284,9 +244,3 @@ class _PendingCreation:
 
     intent: CreatePod
     refusal: Refusal | None = None
-
-
-def _subject(job: Job) -> Subject:
-    kind = job_kind((job.namespace, job.name))
-    identity = (job.namespace, job.name, object_uid(job), job.resource_version)
-    return Subject(kind, kind_of(job), object_path_of(job), *identity)

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from understudy_operator.apply.events import ReconciledObject
 from understudy_operator.apply.pace import Pace
 from understudy_operator.apply.parallel import slow_start
-from understudy_operator.apply.subject import refusals_of
+from understudy_operator.apply.subject import ReconciledObject, create_controlled, refusals_of
 from understudy_operator.observe.store import Kind, Raw, Store
-from understudy_operator.plan.facts.ownership import controller_uid
 from understudy_operator.plan.facts.refusals import Refusal, read_refusal
 from understudy_operator.plan.intents import CreateJob, DeleteJob, DryRun, JobIntent, Manifest, PatchJob, intent_key
 from understudy_operator.runtime.api import Api, ApiError
@@ -56,25 +54,12 @@ class JobGateway:
         return [*refusals, *(refusal for result in await asyncio.gather(*others) for refusal in result)]
 
     async def _create(self, owner: ReconciledObject, intent: CreateJob) -> Refusal | None:
-        metadata, path = intent.manifest["metadata"], collection_path_of(intent.manifest)
+        path = collection_path_of(intent.manifest)
         await self._pace.acquire(owner.namespace, owner.uid)
-        try:
-            raw = await self._api.create(path, intent.manifest)
-        except ApiError as error:
-            if refusal := read_refusal(error.status, str(error), key=intent_key(intent)):
-                return refusal
-            if error.reason != "AlreadyExists":
-                raise
-            raw = await self._api.get(f"{path}/{metadata['name']}")
-        if controller_uid(raw) != controller_uid(intent.manifest):
-            return Refusal(
-                f"Job {metadata['name']} exists and does not belong to this job, which waits until that object is "
-                "deleted: delete it, or give the job another name",
-                key=intent_key(intent),
-            )
-        self._store.put(Kind.CHILD, raw)
-        log.info("%s/%s created: %s", metadata["namespace"], metadata["name"], intent.reason)
-        return None
+        refusal = await create_controlled(self._api, self._store, Kind.CHILD, path, intent)
+        if refusal is None:
+            log.info("%s/%s created: %s", owner.namespace, intent.manifest["metadata"]["name"], intent.reason)
+        return refusal
 
     async def _change_job(self, owner: ReconciledObject, intent: DeleteJob | PatchJob) -> list[Refusal]:
         namespace, path = owner.namespace, f"/apis/batch/v1/namespaces/{owner.namespace}/jobs/{intent.name}"

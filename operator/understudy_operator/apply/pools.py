@@ -7,17 +7,13 @@ pod for the same rank.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from understudy_operator.apply.events import Outbox
 from understudy_operator.apply.pace import Pace
-from understudy_operator.apply.subject import Subject, Subjects, refresh_object, refusals_of
+from understudy_operator.apply.subject import refresh_object, refusals_of
 from understudy_operator.observe.store import Kind, Raw, Store
-from understudy_operator.plan.facts.ownership import API_VERSION, POOL_KIND
-from understudy_operator.plan.facts.pool_facts import Pool
 from understudy_operator.plan.facts.refusals import Refusal
-from understudy_operator.plan.facts.status import PoolStatus
-from understudy_operator.plan.intents import ClaimIntent, ClaimPod, ClaimWarm, Event, ReleaseClaim
+from understudy_operator.plan.intents import ClaimIntent, ClaimPod, ClaimWarm, ReleaseClaim
 from understudy_operator.plan.times.rfc3339 import micro_time
 from understudy_operator.runtime.api import Api, ApiError, NotLeading
 from understudy_protocol import pod as names
@@ -26,8 +22,8 @@ log = logging.getLogger(__name__)
 
 
 class PoolGateway:
-    def __init__(self, api: Api, store: Store, pace: Pace, subjects: Subjects) -> None:
-        self._api, self._store, self._pace, self._subjects = api, store, pace, subjects
+    def __init__(self, api: Api, store: Store, pace: Pace) -> None:
+        self._api, self._store, self._pace = api, store, pace
         #: By job uid and pod uid. The first item is the namespace.
         self._unanswered: dict[str, dict[str, tuple[str, ClaimPod | ClaimWarm]]] = {}
 
@@ -61,13 +57,6 @@ class PoolGateway:
                     raise  # the API server may have executed it
                 refusals += refusals_of(error, intent)
         return refusals
-
-    async def status(self, pool: Pool, status: PoolStatus) -> bool:
-        """Replace the status. False if the pool has changed since it was read; the store then has the new version."""
-        return await self._subjects.status(_subject(pool), status)
-
-    def add_events(self, outbox: Outbox, pool: Pool, events: Iterable[Event]) -> None:
-        outbox.add(_subject(pool).regarding, events)
 
     async def _claim(self, namespace: str, claim: ClaimPod | ClaimWarm) -> None:
         unanswered = self._unanswered.setdefault(claim.job_uid, {})
@@ -114,11 +103,6 @@ class PoolGateway:
         unanswered.pop(claim.uid, None)
         if not unanswered:
             self._unanswered.pop(claim.job_uid, None)
-
-
-def _subject(pool: Pool) -> Subject:
-    path = f"/apis/{API_VERSION}/namespaces/{pool.namespace}/hotsparepools/{pool.name}"
-    return Subject(Kind.POOL, POOL_KIND, path, pool.namespace, pool.name, pool.uid, pool.resource_version)
 
 
 def _claim_metadata(claim: ClaimPod | ClaimWarm) -> Raw:

@@ -26,7 +26,7 @@ from understudy_operator.plan.intents import Event, PatchPod
 from understudy_operator.plan.manifests.object_names import is_injected
 from understudy_operator.runtime.api import API_FAILURES, Api
 from understudy_operator.runtime.clock import Backoffs, Clock
-from understudy_operator.runtime.decoded_fields import UNREADABLE
+from understudy_operator.runtime.decoding import UNREADABLE
 from understudy_protocol import logs
 
 FIRST_RETRY_S = 0.5

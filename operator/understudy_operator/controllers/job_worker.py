@@ -132,11 +132,6 @@ class JobWorker:
     def enqueue(self) -> None:
         self.loop.enqueue()
 
-    @property
-    def is_queued(self) -> bool:
-        """Whether something has changed since the last reconcile began."""
-        return self.loop.is_queued
-
     def is_concerned(self, before: Node, node: Node) -> bool:
         """Whether that change of a node's labels concerns the job: only the topology key of its spares does."""
         return before.labels.get(self._topology_key) != node.labels.get(self._topology_key)
@@ -185,7 +180,7 @@ class JobWorker:
             except API_FAILURES:
                 raise
             except Exception as error:
-                self._gateway.add_events(self._outbox, job, [failed_reconcile(error)])
+                self._gateway.subjects.add_events(self._outbox, job, [failed_reconcile(error)])
                 raise
 
     async def _reconcile_job(self, job: Job) -> ReconcileResult:
@@ -193,7 +188,7 @@ class JobWorker:
         if job.uid != self._job_uid:  # another job of the same name
             await self._forget_job()
             self._job_uid, self._job_metrics = job.uid, JobMetrics(self._metrics)
-            self._gateway.add_events(self._outbox, job, recorded_events(job.status, self._clock.wall()))
+            self._gateway.subjects.add_events(self._outbox, job, recorded_events(job.status, self._clock.wall()))
         self._add_unconfirmed_events(job)
         self._job_metrics.on_read(job.resource_version, job.status)
         await self._gather(job)
@@ -332,7 +327,7 @@ class JobWorker:
                 self.enqueue()
         if plan.status is not None and not await self._write_status(job, plan.status, plan.events):
             return False
-        self._gateway.add_events(self._outbox, job, plan.events)
+        self._gateway.subjects.add_events(self._outbox, job, plan.events)
         if plan.recoveries is not None:
             self._recoveries.update(job, plan.recoveries)
         self._record_refusals(plan.jobs, await self._gateway.jobs.execute(job, plan.jobs))
@@ -395,7 +390,7 @@ class JobWorker:
         sent = _Unconfirmed(job.resource_version, status, events)
         if events:
             self._unconfirmed.append(sent)
-        done = await self._gateway.status(job, status)
+        done = await self._gateway.subjects.status(job, status)
         if done:
             self._unconfirmed.clear()  # this write replaced the version that all of them would have replaced
         elif events:
@@ -412,7 +407,7 @@ class JobWorker:
             self._unconfirmed.remove(sent)
         written = next((sent for sent in decided if sent.status == job.status), None)
         if written is not None:
-            self._gateway.add_events(self._outbox, job, written.events)
+            self._gateway.subjects.add_events(self._outbox, job, written.events)
 
     def _keys_of(self, job: Job, intent: AdoptSpare) -> AdoptionKeys:
         return AdoptionKeys(self._keys(self._keyring.of_pool(job.namespace, intent.pool_uid)), self._key_of(job))

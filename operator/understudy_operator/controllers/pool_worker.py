@@ -78,11 +78,6 @@ class PoolWorker:
     def enqueue(self) -> None:
         self.loop.enqueue()
 
-    @property
-    def is_queued(self) -> bool:
-        """Whether something has changed since the last reconcile began."""
-        return self.loop.is_queued
-
     async def stop(self, finish_s: float = 0.0) -> None:
         await self.loop.stop(finish_s)
         await self._outbox.stop()
@@ -105,7 +100,7 @@ class PoolWorker:
                 raise
             except Exception as error:
                 if (pool := self._read()) is not None:
-                    self._gateway.pools.add_events(self._outbox, pool, [failed_reconcile(error)])
+                    self._gateway.subjects.add_events(self._outbox, pool, [failed_reconcile(error)])
                 raise
 
     async def _reconcile_pool(self) -> ReconcileResult:
@@ -169,9 +164,9 @@ class PoolWorker:
         self._record_refusals(plan.objects, filter(None, results))
         if not all(results):
             self.enqueue()  # an object is new: pods may be possible now
-        if plan.status is not None and not await self._gateway.pools.status(pool, plan.status):
+        if plan.status is not None and not await self._gateway.subjects.status(pool, plan.status):
             return False
-        self._gateway.pools.add_events(self._outbox, pool, plan.events)
+        self._gateway.subjects.add_events(self._outbox, pool, plan.events)
         await self._release(plan)
         self._record_refusals(plan.pods, await self._gateway.pods(pool, plan.pods))
         self._retries = self._retries.keep_wanted(plan, self._clock.wall())

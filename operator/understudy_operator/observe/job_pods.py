@@ -5,7 +5,6 @@ one.
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from understudy_operator.observe.kept_fields import select_pod_fields
 from understudy_operator.observe.read import read_pod
 from understudy_operator.observe.store import Raw, key_of
 from understudy_operator.plan.facts import keys
@@ -13,6 +12,7 @@ from understudy_operator.plan.facts.cluster_objects import ChildJob, Node, Pod
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.ownership import controller_uid
 from understudy_operator.plan.jobset.pod_queries import EVERY_S, PODS, PodQueries, plan_pod_queries, query_pause_s
+from understudy_operator.runtime.kept_fields import select_pod_fields
 from understudy_protocol import pod as names
 
 #: namespace, label selector, field selector, limit

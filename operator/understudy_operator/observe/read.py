@@ -10,7 +10,6 @@ container whose command is not in its image cannot start. In both cases none of 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar, cast
 
-from understudy_operator.observe.kept_fields import SECRET_VOLUMES, secret_of
 from understudy_operator.observe.read_spec import read_spec
 from understudy_operator.observe.store import Raw, owner_uid
 from understudy_operator.plan.facts.cluster_objects import Controller, Pod
@@ -21,13 +20,13 @@ from understudy_operator.plan.facts.queue import read_queue
 from understudy_operator.plan.facts.status import JobStatus, read_job_status
 from understudy_operator.plan.facts.trainer import device_limit
 from understudy_operator.plan.times.rfc3339 import parse_time
-from understudy_operator.runtime import decoded_fields
-from understudy_operator.runtime.decoded_fields import PodStatus, Terminated
+from understudy_operator.runtime import kept_fields
+from understudy_operator.runtime.kept_fields import SECRET_VOLUMES, PodStatus, Terminated, secret_of
 from understudy_protocol import pod as names
 from understudy_protocol import wire
 from understudy_protocol.membership import Close
 
-T = TypeVar("T", decoded_fields.Container, decoded_fields.ContainerStatus)
+T = TypeVar("T", kept_fields.Container, kept_fields.ContainerStatus)
 #: Condition of a pod whose kubelet has mounted its volumes, and then set up its network.
 _HAS_NETWORK = "PodReadyToStartContainers"
 #: The scheduler's reason for nodes on which another pod has one of the pod's host ports.
@@ -76,14 +75,14 @@ def read_number_label(labels: Mapping[str, str], name: str) -> int:
 
 def read_pod(kept: Raw) -> Pod:
     """kept: a pod's fields from kept_fields.select_pod_fields."""
-    raw = cast(decoded_fields.RawPod, kept)
+    raw = cast(kept_fields.RawPod, kept)
     metadata, status = raw["metadata"], raw.get("status", {})
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     sidecar = _container(status.get("initContainerStatuses"), names.SIDECAR_CONTAINER) or {}
     spec = raw["spec"]
     deleted = metadata.get("deletionTimestamp")
     index = number_in(_environment(spec, names.ENV_INDEX))
-    sidecar_ran = bool(sidecar.get("started")) or _ended_once(sidecar)
+    sidecar_ran = bool(sidecar.get("started")) or any("terminated" in state for state in _states(sidecar))
     return Pod(
         uid=metadata["uid"],
         name=metadata["name"],
@@ -113,7 +112,7 @@ def read_pod(kept: Raw) -> Pod:
         failure=failure(status),
         could_start=could_start(status, sidecar_ran),
         ready=_is_true(status, "Ready"),
-        unready_since=_unready_since(status),
+        unready_since=_since(status, "Ready", "False"),
         nominated_node=status.get("nominatedNodeName", ""),
         owner=owner_uid(kept),
         controller=Controller(*(str(controller_of(kept).get(field, "")) for field in ("kind", "name", "uid"))),
@@ -125,18 +124,18 @@ def read_pod(kept: Raw) -> Pod:
     )
 
 
-def _grace_s(spec: decoded_fields.PodSpec) -> float:
+def _grace_s(spec: kept_fields.PodSpec) -> float:
     value = spec.get("terminationGracePeriodSeconds")
     return 30.0 if value is None else float(value)
 
 
-def _port(spec: decoded_fields.PodSpec) -> int:
+def _port(spec: kept_fields.PodSpec) -> int:
     """That of the sidecar. Users may write anything: then the operator calls the usual one."""
     port = number_in(_environment(spec, names.ENV_PORT))
     return port if port is not None and _LEAST_PORT <= port <= _MOST_PORT else names.COORDINATOR_PORT
 
 
-def _lacks_port_since(status: decoded_fields.PodStatus) -> float:
+def _lacks_port_since(status: kept_fields.PodStatus) -> float:
     """The scheduler names its reasons in the text alone."""
     unscheduled = (x for x in status.get("conditions") or () if x["type"] == "PodScheduled" and x["status"] == "False")
     for condition in unscheduled:
@@ -145,19 +144,15 @@ def _lacks_port_since(status: decoded_fields.PodStatus) -> float:
     return 0.0
 
 
-def _secrets(spec: decoded_fields.PodSpec) -> frozenset[str]:
+def _secrets(spec: kept_fields.PodSpec) -> frozenset[str]:
     return frozenset(secret_of(volume) for volume in spec.get("volumes") or () if volume.get("name") in SECRET_VOLUMES)
 
 
-def _is_true(status: decoded_fields.PodStatus, condition: str) -> bool:
+def _is_true(status: kept_fields.PodStatus, condition: str) -> bool:
     return any(x["type"] == condition and x["status"] == "True" for x in status.get("conditions") or ())
 
 
-def _unready_since(status: decoded_fields.PodStatus) -> float:
-    return _since(status, "Ready", "False")
-
-
-def _since(status: decoded_fields.PodStatus, condition: str, value: str) -> float:
+def _since(status: kept_fields.PodStatus, condition: str, value: str) -> float:
     """When the condition got that value; 0 if it has another value."""
     matching = (x for x in status.get("conditions") or () if x["type"] == condition and x["status"] == value)
     since = next((x.get("lastTransitionTime") for x in matching), None)
@@ -166,31 +161,27 @@ def _since(status: decoded_fields.PodStatus, condition: str, value: str) -> floa
 
 def read_advertised_address(kept: Raw) -> str:
     """The address of the coordinator's Service with which the pod was created."""
-    return _environment(cast(decoded_fields.RawPod, kept)["spec"], names.ENV_COORDINATOR)
+    return _environment(cast(kept_fields.RawPod, kept)["spec"], names.ENV_COORDINATOR)
 
 
 def _container(entries: Iterable[T] | None, name: str) -> T | None:
     return next((entry for entry in entries or () if entry.get("name") == name), None)
 
 
-def _environment(spec: decoded_fields.PodSpec, variable: str) -> str:
+def _environment(spec: kept_fields.PodSpec, variable: str) -> str:
     """The value of the sidecar's variable. All other init containers belong to the template."""
     sidecar = _container(spec.get("initContainers"), names.SIDECAR_CONTAINER) or {}
     values = (entry.get("value", "") for entry in sidecar.get("env") or () if entry.get("name") == variable)
     return str(next(values, ""))
 
 
-def _ended_once(container: decoded_fields.ContainerStatus) -> bool:
-    return any("terminated" in state for state in _states(container))
-
-
 def _states(
-    container: decoded_fields.ContainerStatus,
-) -> tuple[decoded_fields.ContainerState, decoded_fields.ContainerState]:
+    container: kept_fields.ContainerStatus,
+) -> tuple[kept_fields.ContainerState, kept_fields.ContainerState]:
     return container.get("state", {}), container.get("lastState", {})
 
 
-def _close(sidecar: decoded_fields.ContainerStatus) -> Close | None:
+def _close(sidecar: kept_fields.ContainerStatus) -> Close | None:
     for state in _states(sidecar):
         try:
             close = wire.decode(state.get("terminated", {}).get("message", ""), {"Close": Close})
@@ -201,11 +192,11 @@ def _close(sidecar: decoded_fields.ContainerStatus) -> Close | None:
     return None
 
 
-def _trainer(spec: decoded_fields.PodSpec) -> decoded_fields.Container | None:
+def _trainer(spec: kept_fields.PodSpec) -> kept_fields.Container | None:
     return next((c for c in spec.get("containers") or () if names.ENV_NPROC in _variables(c)), None)
 
 
-def _out_of_memory(spec: decoded_fields.PodSpec, status: decoded_fields.PodStatus) -> str:
+def _out_of_memory(spec: kept_fields.PodSpec, status: kept_fields.PodStatus) -> str:
     trainer = _trainer(spec)
     if trainer is None:
         return ""
@@ -216,27 +207,27 @@ def _out_of_memory(spec: decoded_fields.PodSpec, status: decoded_fields.PodStatu
     return f"container {trainer['name']} ran out of memory" + (f" (limit {limit})" if limit else "")
 
 
-def _disruption(status: decoded_fields.PodStatus) -> str:
+def _disruption(status: kept_fields.PodStatus) -> str:
     for condition in status.get("conditions") or ():
         if condition["type"] in _DISRUPTIONS and condition["status"] == "True":
             return f"it was disrupted: {condition.get('reason', '')}: {condition.get('message', '')}"
     return ""
 
 
-def _is_preempted(status: decoded_fields.PodStatus) -> bool:
+def _is_preempted(status: kept_fields.PodStatus) -> bool:
     return any(
         condition["status"] == "True" and (condition["type"], condition.get("reason")) in _PREEMPTIONS
         for condition in status.get("conditions") or ()
     )
 
 
-def _blocking_finalizers(metadata: decoded_fields.ObjectMeta) -> tuple[str, ...]:
+def _blocking_finalizers(metadata: kept_fields.ObjectMeta) -> tuple[str, ...]:
     """The finalizers of a pod that has ended: its grace is 0, because its kubelet has finished or a user forced it."""
     has_ended = "deletionTimestamp" in metadata and metadata.get("deletionGracePeriodSeconds") == 0
     return tuple(metadata.get("finalizers") or ()) if has_ended else ()
 
 
-def _waiting_since(status: decoded_fields.PodStatus) -> float:
+def _waiting_since(status: kept_fields.PodStatus) -> float:
     """When the pod got its node, if none of its containers has started."""
     for entry in _containers(status):
         if {"running", "terminated"} & entry.get("state", {}).keys() or entry.get("lastState"):
@@ -244,15 +235,15 @@ def _waiting_since(status: decoded_fields.PodStatus) -> float:
     return _since(status, "PodScheduled", "True")
 
 
-def _containers(status: decoded_fields.PodStatus) -> tuple[decoded_fields.ContainerStatus, ...]:
+def _containers(status: kept_fields.PodStatus) -> tuple[kept_fields.ContainerStatus, ...]:
     return (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
 
 
-def _variables(container: decoded_fields.Container) -> set[str]:
+def _variables(container: kept_fields.Container) -> set[str]:
     return {entry.get("name", "") for entry in container.get("env") or ()}
 
 
-def _trouble(status: decoded_fields.PodStatus) -> str:
+def _trouble(status: kept_fields.PodStatus) -> str:
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             if condition.get("reason") == "SchedulingGated":

@@ -13,7 +13,7 @@ from understudy_operator.plan.leadership.elections import OUT_OF_SERVICE
 from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_operator.plan.verdicts.built_in import BUILT_IN
 from understudy_operator.plan.verdicts.sources import READY, FaultSource, NodeSignal, SignalKind, findings, time_in
-from understudy_operator.runtime import decoded_fields
+from understudy_operator.runtime import kept_fields
 from understudy_protocol import pod as names
 
 
@@ -25,10 +25,10 @@ class NodeReader:
 
     def __call__(self, kept: Raw) -> Node:
         """kept: a node's fields from kept_fields.select_node_fields."""
-        raw = cast(decoded_fields.RawNode, kept)
+        raw = cast(kept_fields.RawNode, kept)
         metadata, spec = raw["metadata"], raw.get("spec", {})
         conditions = raw.get("status", {}).get("conditions") or ()
-        ready = next((entry for entry in conditions if entry["type"] == READY), decoded_fields.Condition())
+        ready = next((entry for entry in conditions if entry["type"] == READY), kept_fields.Condition())
         annotations = metadata.get("annotations") or {}
         return Node(
             name=metadata["name"],
@@ -42,7 +42,7 @@ class NodeReader:
         )
 
 
-def _signals(raw: decoded_fields.RawNode) -> Iterator[NodeSignal]:
+def _signals(raw: kept_fields.RawNode) -> Iterator[NodeSignal]:
     metadata, spec = raw["metadata"], raw.get("spec", {})
     for entry in raw.get("status", {}).get("conditions") or ():
         parts = (entry["type"], entry.get("reason", ""), entry.get("message", ""))

@@ -25,20 +25,20 @@ from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
-from understudy_operator.observe.kept_fields import (
-    select_fields,
-    select_job_fields,
-    select_node_fields,
-    select_pod_fields,
-)
 from understudy_operator.observe.malformed_log import MalformedLog
 from understudy_operator.plan.facts.cluster_objects import Node, NodeMap
 from understudy_operator.plan.facts.malformed import Malformed, PartlyMalformed
 from understudy_operator.plan.facts.ownership import INJECTED_KIND, KIND, POOL_KIND, controller_of
 from understudy_operator.plan.injection.owner import is_of_target
 from understudy_operator.plan.manifests.object_names import is_injected
-from understudy_operator.runtime.decoded_fields import UNREADABLE, unreadable
+from understudy_operator.runtime.decoding import UNREADABLE, unreadable
 from understudy_operator.runtime.json_size import memory_of
+from understudy_operator.runtime.kept_fields import (
+    select_fields,
+    select_job_fields,
+    select_node_fields,
+    select_pod_fields,
+)
 from understudy_protocol import pod as names
 
 Raw = Mapping[str, Any]
@@ -156,7 +156,7 @@ class Store:
         except Exception as error:  # noqa: BLE001 (any error concerns this object alone)
             if kind is not Kind.NODE:  # without the node, jobs would consider its pods lost
                 self._forget(kind, key)
-            self._note(kind, raw, _message(error))
+            self.report_malformed(kind, raw, _message(error))
             return None
         if _state(kept)[0] not in self._removed[kind]:
             self._keep(kind, key, kept, owners, memory)
@@ -241,10 +241,10 @@ class Store:
                 entry.fact = reader(entry.raw)
             except PartlyMalformed as error:
                 entry.fact = error.fact
-                self._note(kind, entry.raw, str(error))
+                self.report_malformed(kind, entry.raw, str(error))
             except Exception as error:  # noqa: BLE001 (any error concerns this object alone)
                 entry.is_malformed = True
-                self._note(kind, entry.raw, _message(error))
+                self.report_malformed(kind, entry.raw, _message(error))
         return None if entry is None else entry.fact
 
     def facts(self, kind: Kind, reader: Callable[[Raw], T]) -> list[T]:
@@ -263,11 +263,16 @@ class Store:
         try:
             yield
         except Exception as error:  # noqa: BLE001 (any error)
-            self._note(kind, raw, _message(error))
+            self.report_malformed(kind, raw, _message(error))
 
     def report_malformed(self, kind: Kind, raw: Raw, message: str) -> None:
-        """The object stays in use, although a part of it cannot be carried out."""
-        self._note(kind, raw, message)
+        """List the object as malformed, and log that once. An object that the store keeps stays in use."""
+        noted = MalformedObject(kind, *key_of(raw), *_state(raw), message)
+        key = (noted.namespace, noted.name)
+        self._malformed[kind][key] = noted
+        if self._logged[kind].get(key) != (noted.uid, message):
+            self._logged[kind][key] = (noted.uid, message)
+            self._log.warn(key[0], f"{kind.value} {key[0]}/{key[1]} is malformed: {message}")
 
     def nodes(self, reader: Callable[[Raw], Node]) -> NodeMap:
         """All nodes by name: one shared mapping until a node changes."""
@@ -301,14 +306,6 @@ class Store:
     def _facts(self, kind: Kind, keys: Iterable[Key], reader: Callable[[Raw], T]) -> list[T]:
         found = (self.fact(kind, key, reader) for key in keys)
         return [fact for fact in found if fact is not None]
-
-    def _note(self, kind: Kind, raw: Raw, message: str) -> None:
-        noted = MalformedObject(kind, *key_of(raw), *_state(raw), message)
-        key = (noted.namespace, noted.name)
-        self._malformed[kind][key] = noted
-        if self._logged[kind].get(key) != (noted.uid, message):
-            self._logged[kind][key] = (noted.uid, message)
-            self._log.warn(key[0], f"{kind.value} {key[0]}/{key[1]} is malformed: {message}")
 
     def _keep(self, kind: Kind, key: Key, kept: Raw, owners: tuple[OwnerKey, ...], memory: int) -> None:
         self._forget(kind, key)

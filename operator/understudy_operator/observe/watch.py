@@ -17,7 +17,7 @@ from understudy_operator.observe.resync import PATHS, Resync
 from understudy_operator.observe.store import Kind, key_of, resource_version_of
 from understudy_operator.runtime.api import API_FAILURES, GONE, Api, ApiError, namespace_in
 from understudy_operator.runtime.clock import Backoffs
-from understudy_operator.runtime.decoded_fields import Raw, WatchEvent, object_of
+from understudy_operator.runtime.decoding import Raw, WatchEvent, object_of
 
 log = logging.getLogger(__name__)
 

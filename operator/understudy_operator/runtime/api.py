@@ -18,7 +18,7 @@ import msgspec
 from kubernetes.aio import client
 from kubernetes.aio.client.exceptions import ApiException
 
-from understudy_operator.runtime import decoded_fields
+from understudy_operator.runtime import decoding
 from understudy_operator.runtime.clock import jittered
 
 Raw = dict[str, Any]
@@ -166,14 +166,14 @@ class Api:
                     raise
         return await self._pages(path, selector, keep)
 
-    async def watch(self, path: str, selector: str, version: str) -> AsyncGenerator[decoded_fields.WatchEvent]:
+    async def watch(self, path: str, selector: str, version: str) -> AsyncGenerator[decoding.WatchEvent]:
         """The changes since that version, until the API server ends the watch. Raises ApiError, or one of NO_ANSWER."""
         query = [("watch", "true"), ("allowWatchBookmarks", "true"), ("timeoutSeconds", str(WATCH_S))]
         query += [("resourceVersion", version), ("labelSelector", selector)]
         async with aclosing(self.lines(path, [(name, value) for name, value in query if value])) as lines:
             async for line in lines:
                 try:
-                    event = decoded_fields.decode_watch_event(line)
+                    event = decoding.decode_watch_event(line)
                 except msgspec.DecodeError as error:
                     raise ApiError(GONE, "Undecodable", f"a line of the watch of {path}: {error}") from error
                 if event.type == "ERROR":
@@ -260,7 +260,7 @@ class Api:
         if not 200 <= response.status <= 299:
             raise _error(response.status, text or b"", response.headers)
         try:
-            return decoded_fields.decoder(method, path)(text)  # type: ignore[no-any-return]
+            return decoding.decoder(method, path)(text)  # type: ignore[no-any-return]
         except msgspec.DecodeError as error:
             raise ApiError(500, "Undecodable", f"the answer to {method} {path}: {error}") from error
 

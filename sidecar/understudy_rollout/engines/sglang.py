@@ -117,10 +117,6 @@ class SglangEngine:
         if self._is_uncertain:
             await self._make_sure()
 
-    async def healthy(self) -> None:
-        """Raises if the server is unhealthy."""
-        await self.server.get("/health")
-
     async def _until_idle(self) -> None:
         """Raises Refused if it is not idle within IDLE_S."""
         loop = asyncio.get_running_loop()

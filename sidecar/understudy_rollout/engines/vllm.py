@@ -130,10 +130,6 @@ class VllmEngine:
         await self.server.post("/resume")
         self._paused = False
 
-    async def healthy(self) -> None:
-        """Raises if the server is unhealthy."""
-        await self.server.get("/health")
-
     async def _restore(self) -> None:
         """Repair the layers: end the open update, or one without tensors. Raises Refused if no weight transfer is
         configured.

@@ -20,6 +20,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Collection
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Callable, Optional, TypeVar
 
 import aiohttp
@@ -74,11 +75,11 @@ class GatewayApp:
     def application(self) -> web.Application:
         app = web.Application(client_max_size=CALL_BYTES)
         app.cleanup_ctx.append(self._run)
-        app.router.add_post(WEIGHTS + "/close", self._close)
-        app.router.add_post(WEIGHTS + "/join", self._join)
-        app.router.add_post(WEIGHTS + "/confirm", self._confirm)
-        app.router.add_post(WEIGHTS + "/open", self._open)
-        app.router.add_post(WEIGHTS + "/abandon", self._abandon)
+        app.router.add_post(WEIGHTS + "/close", partial(self._handled, messages.begin, self._flights.close))
+        app.router.add_post(WEIGHTS + "/join", partial(self._handled, messages.join, self._handle_event))
+        app.router.add_post(WEIGHTS + "/confirm", partial(self._handled, messages.confirm, self._handle_event))
+        app.router.add_post(WEIGHTS + "/open", partial(self._handled, messages.commit, self._handle_event))
+        app.router.add_post(WEIGHTS + "/abandon", partial(self._handled, messages.abandon, self._handle_event))
         app.router.add_get(WEIGHTS, self._get_weights)
         app.router.add_route("*", ENGINE + "/{path:.*}", self._call)
         app.router.add_route("*", "/{path:.*}", self._forward)
@@ -92,22 +93,7 @@ class GatewayApp:
         await asyncio.wait({watching})
         await self._proxy.close()
 
-    async def _close(self, request: web.Request) -> web.Response:
-        return await self._handled(request, messages.begin, self._flights.close)
-
-    async def _join(self, request: web.Request) -> web.Response:
-        return await self._handled(request, messages.join, self._end)
-
-    async def _confirm(self, request: web.Request) -> web.Response:
-        return await self._handled(request, messages.confirm, self._end)
-
-    async def _open(self, request: web.Request) -> web.Response:
-        return await self._handled(request, messages.commit, self._end)
-
-    async def _abandon(self, request: web.Request) -> web.Response:
-        return await self._handled(request, messages.abandon, self._end)
-
-    async def _end(self, event: Event) -> int:
+    async def _handle_event(self, event: Event) -> int:
         return self._flights.handle(event)
 
     async def _call(self, request: web.Request) -> web.Response:
@@ -143,14 +129,15 @@ class GatewayApp:
             return _not_answered(502, http.BROKEN_OFF, f"{type(error).__name__} {error}".rstrip())
 
     async def _handled(
-        self, request: web.Request, read: Callable[[bytes], E], handle: Callable[[E], Awaitable[int]]
+        self, read: Callable[[bytes], E], handle: Callable[[E], Awaitable[int]], request: web.Request
     ) -> web.Response:
+        """A message of an update."""
         self._check_token(request)
         with self.connections.handled(request):
-            return await self._handle_update_call(request, read, handle)
+            return await self._answer_message(read, handle, request)
 
-    async def _handle_update_call(
-        self, request: web.Request, read: Callable[[bytes], E], handle: Callable[[E], Awaitable[int]]
+    async def _answer_message(
+        self, read: Callable[[bytes], E], handle: Callable[[E], Awaitable[int]], request: web.Request
     ) -> web.Response:
         try:
             event = read(await _limited_body(request))

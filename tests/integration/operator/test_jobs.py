@@ -321,20 +321,6 @@ async def test_training_pods_are_recreated_after_an_unobserved_suspension(
     await until_acted_on(training, kube)
 
 
-async def test_pods_of_an_earlier_version_are_not_recreated(training: Training, kube: Kube, operator: OperatorProcess):
-    # given a job that runs, whose pods have no record of their template
-    pods = await training.start()
-    for pod in pods:
-        nothing = {"metadata": {"annotations": {names.ANNOTATION_SPEC_HASH: None}}}
-        await kube.call("PATCH", f"pods/{pod['metadata']['name']}", nothing)
-    operator.kill()
-    await suspend_change_and_resume(kube)
-    operator.start()
-    await until_acted_on(training, kube)
-    assert {pod["metadata"]["uid"] for pod in await training.pods()} == {pod["metadata"]["uid"] for pod in pods}
-    assert (await training.status())["phase"] == "Running"
-
-
 async def test_jobs_are_recreated_after_an_unobserved_suspension(
     training: Training, jobs: Jobs, kube: Kube, operator: OperatorProcess
 ):

@@ -19,7 +19,7 @@ from understudy_operator.observe.store import Kind
 from understudy_operator.operator import Operator
 from understudy_operator.runtime.api import ApiError, Keep, ObjectList
 from understudy_operator.runtime.clock import Clock
-from understudy_operator.runtime.decoded_fields import WatchEvent
+from understudy_operator.runtime.decoding import WatchEvent
 
 LIMIT_S = 600.0  # virtual time
 JOBS = "/apis/understudy.dev/v1alpha1/namespaces/research/trainingjobs"

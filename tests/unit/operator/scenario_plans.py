@@ -33,7 +33,6 @@ from tests.unit.operator.given import (
     observed,
 )
 from tests.unit.operator.golden_plans import by_name, crd_schema, keys, write
-from understudy_operator.observe.kept_fields import select_node_fields
 from understudy_operator.observe.read import read_job
 from understudy_operator.observe.read_node import read_node
 from understudy_operator.plan.facts import queue as kueue
@@ -63,6 +62,7 @@ from understudy_operator.plan.intents import (
 from understudy_operator.plan.manifests.child_jobs import FINGERPRINT, job_manifest
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.times.rfc3339 import micro_time
+from understudy_operator.runtime.kept_fields import select_node_fields
 from understudy_protocol import pod as names
 from understudy_protocol.enums import CloseReason, Fault, WorkersState
 from understudy_protocol.membership import Close

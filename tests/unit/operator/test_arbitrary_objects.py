@@ -40,7 +40,7 @@ from understudy_operator.plan.intents import Callee, Follow
 from understudy_operator.plan.leadership.search import Search
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.runtime.api import API_FAILURES
-from understudy_operator.runtime.decoded_fields import WatchEvent, decoder, object_of
+from understudy_operator.runtime.decoding import WatchEvent, decoder, object_of
 from understudy_protocol import compiled, observer, wire
 from understudy_protocol.enums import NO_TERM
 from understudy_protocol.observer import Cause, Refused, Stepping, StepProgress

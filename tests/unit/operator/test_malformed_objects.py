@@ -13,7 +13,7 @@ from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.observe.read import read_job
 from understudy_operator.observe.resync import PATHS
 from understudy_operator.observe.store import Kind, Store
-from understudy_operator.runtime.decoded_fields import decoder
+from understudy_operator.runtime.decoding import decoder
 
 __all__ = ["links"]  # a fixture
 

@@ -324,14 +324,14 @@ async def test_an_undo_of_a_step_that_never_happened_is_no_error(engine: str) ->
 async def test_an_unreachable_server_raises_another_error_than_one_that_rejects(engine: str) -> None:
     async with served(engine) as cluster:
         adapter = cluster.adapters["rollout-0"]
-        await adapter.healthy()
+        await adapter.server.get("/health")
         await cluster.gates["rollout-0"].close("u", "v1", NO_FENCE)
         cluster.world.faults = [Fault("rollout-0", "flush_cache", Place.BEFORE, Kind.ERROR)]
         with pytest.raises(EngineRefused, match=r"POST http://127.*: the server answered [45]00: "):
             await adapter.flush_cache()
         await cluster.servers["rollout-0"].stop()
         with pytest.raises(EngineUnreachable, match=r"GET http://127\.0\.0\.1:\d+(/understudy/v1/engine)?/health"):
-            await adapter.healthy()
+            await adapter.server.get("/health")
 
 
 def test_a_url_without_its_scheme_is_named() -> None:

@@ -40,8 +40,8 @@ async def dialing(*addresses: Address, key: bytes = KEY) -> AsyncIterator[Calls]
     calls = Calls(key)
     calls.client.dial(addresses)
     yield calls
-    calls.client.close()
-    calls.client.close()
+    calls.client.hangup()
+    calls.client.hangup()
     await asyncio.sleep(0.01)
 
 

@@ -101,7 +101,7 @@ async def test_a_new_call_replaces_a_connection_that_is_up(served: ServedSidecar
 @in_virtual_time
 async def test_after_close_no_address_is_called() -> None:
     async with serving() as served, dialing(refusing(), at(served)) as calls:
-        calls.client.close()
+        calls.client.hangup()
         await asyncio.sleep(60)
         assert calls.ups == []
 
@@ -111,7 +111,7 @@ async def test_after_close_a_waiting_call_is_not_made() -> None:
     address = refusing()
     async with dialing(address) as calls:
         await asyncio.sleep(0.02)  # it waits for its second round of calls
-        calls.client.close()
+        calls.client.hangup()
         with socket.create_server((address.host, address.port)) as listener:
             listener.setblocking(False)
             await asyncio.sleep(60)

@@ -12,10 +12,10 @@ import pytest
 from tests.unit.webhook.golden import IMAGE, NAMES, golden, pod, text
 from understudy_operator.plan.facts.host_ports import HostPorts
 from understudy_operator.plan.injection.injected_pods import InjectedPod, inject
-from understudy_operator.plan.injection.json_patch import json_patch
 from understudy_operator.plan.injection.settings import ANNOTATIONS, Objection, read_injection_settings
 from understudy_protocol import pod as names
 from understudy_protocol.logs import TEXT
+from understudy_webhook.review import json_patch
 
 Raw = dict[str, Any]
 

@@ -10,9 +10,8 @@ import pytest
 from tests.unit.webhook.golden import IMAGE, pod
 from understudy_operator.plan.facts import keys
 from understudy_operator.plan.injection.injected_pods import inject
-from understudy_operator.plan.injection.json_patch import json_patch
 from understudy_webhook.object_validation import find_objections
-from understudy_webhook.review import NoReview, mutate, read_request, validate
+from understudy_webhook.review import NoReview, json_patch, mutate, read_request, validate
 
 Raw = dict[str, Any]
 

@@ -23,9 +23,8 @@ from understudy_operator.plan.capacity.vacancies import count_refills, deficit, 
 from understudy_operator.plan.facts import queue as kueue
 from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.job import Job
-from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.observed import Observed, cached_per_reconcile
 from understudy_operator.plan.facts.queue import Queue
-from understudy_operator.plan.facts.reconcile_cache import cached_per_reconcile
 from understudy_operator.plan.facts.spec import ReplicatedJob
 from understudy_operator.plan.times.reconcile_clock import is_due
 from understudy_protocol import pod as names

@@ -15,9 +15,8 @@ Rules:
 """
 
 from understudy_operator.plan.facts.cluster_objects import Pod
-from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.observed import Observed, cached_per_reconcile
 from understudy_operator.plan.facts.pool_facts import available, claimed_at, taken_by, template_of, unclaimed
-from understudy_operator.plan.facts.reconcile_cache import cached_per_reconcile
 from understudy_operator.plan.facts.reported_conditions import condition
 from understudy_operator.plan.faults.avoidance import avoidance, preferred, required
 from understudy_operator.plan.intents import claim_key

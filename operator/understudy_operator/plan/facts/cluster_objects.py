@@ -109,7 +109,7 @@ class ChildJob:
     message: str = ""
     ended_at: float = 0.0
     fingerprint: str = ""
-    template_hash: str = ""  # ReplicatedJob.template_hash; "" if an old version created it
+    template_hash: str = ""  # ReplicatedJob.template_hash at its creation
     written_fields: str = ""  # the fields of its template that this operator has written, from its annotation
     queue: str = ""  # Kueue's; then Kueue decides when it runs
     template: Mapping[str, Any] = field(default_factory=dict)  # of its pods

@@ -1,7 +1,6 @@
 """Numbers of members and spares, for status. Without a report from a coordinator they stay as they are."""
 
-from understudy_operator.plan.facts.observed import Observed
-from understudy_operator.plan.facts.reconcile_cache import cached_per_reconcile
+from understudy_operator.plan.facts.observed import Observed, cached_per_reconcile
 from understudy_operator.plan.facts.recoveries import AT_WORK
 from understudy_operator.plan.facts.status import Members, PromotedSpare, Spares
 from understudy_protocol.observer import MemberView, Snapshot

@@ -1,9 +1,9 @@
 """The facts on which the operator decides: frozen, read from raw objects by observe/read.py."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from functools import cached_property, wraps
+from typing import Any, TypeVar, TypeVarTuple
 
 from understudy_operator.plan.facts.cluster_objects import ChildJob, Node, Pod, Stay
 from understudy_operator.plan.facts.job import Job
@@ -17,6 +17,8 @@ from understudy_protocol.enums import CloseReason, Term
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Snapshot
 
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 #: The status.terminalState of each close, as JobSet spells it. Any other close ends pods, and not the job.
 TERMINAL_STATES = {CloseReason.SUCCEEDED: "Completed", CloseReason.FAILED: "Failed"}
 
@@ -80,7 +82,7 @@ class Observed:
     has_kueue: bool | None = True  # whether the cluster has Kueue; None: not known yet
     spec_error: str = ""  # an error in the spec that the API server does not detect
     past_stays: tuple[Stay, ...] = ()  # pods of this job that the operator has seen, and whose objects are gone
-    #: Results computed from these facts, by the function that has computed them (reconcile_cache.py).
+    #: Results computed from these facts, by the function that has computed them (cached_per_reconcile).
     computed: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
@@ -176,3 +178,19 @@ class Observed:
             return pod.sidecar_started and self.job.round >= 0  # before the first round it can be replaced
 
         return tuple(pod for pod in self.pods if pod.alive and pod.uid not in lost and may_run(pod))
+
+
+def cached_per_reconcile(function: Callable[[Observed, *Ts], T]) -> Callable[[Observed, *Ts], T]:
+    """A function that stores its results with the facts of the reconcile: several decisions need them, and they may
+    depend on thousands of pods. Its results must not be changed.
+    """
+
+    @wraps(function)
+    def cached(observed: Observed, *at: *Ts) -> T:
+        key = (function, *at)
+        if key not in observed.computed:
+            observed.computed[key] = function(observed, *at)
+        result: T = observed.computed[key]
+        return result
+
+    return cached

@@ -17,7 +17,7 @@ from understudy_protocol.enums import Verdict
 from understudy_protocol.membership import NodeVerdict
 
 _KNOWN = {"NodeVerdict": NodeVerdict}
-#: Written as \\uXXXX each, they stay below the size of an annotation that observe/kept_fields.py keeps.
+#: Written as \\uXXXX each, they stay below the size of an annotation that runtime/kept_fields.py keeps.
 REASON_CHARACTERS = 100
 NO_VERDICT = NodeVerdict(Verdict.UNKNOWN)
 

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from understudy_operator.plan.facts.cluster_objects import Node, Pod, with_findings
-from understudy_operator.plan.facts.observed import Observed
-from understudy_operator.plan.facts.reconcile_cache import cached_per_reconcile
+from understudy_operator.plan.facts.observed import Observed, cached_per_reconcile
 from understudy_operator.plan.facts.status import AvoidedNode, JobStatus
 from understudy_operator.plan.intents import Event
 from understudy_operator.plan.times.reconcile_clock import is_due

@@ -5,8 +5,7 @@ Rules, as the Job controller has them for a Job's startTime:
 - No time counts while the job is suspended, or while the whole gang waits in Kueue's queue, which suspends Jobs for
   that. Afterwards it starts from 0.
 - A restart creates new Jobs with their own time; recoveries do not.
-- Status keeps the start of the attempt. An attempt without it, because it trained under a version without this rule,
-  has no deadline: an upgrade of the operator ends no job.
+- Status keeps the start of the attempt.
 
 And ttlSecondsAfterFinished: when a job that has ended is deleted.
 """
@@ -26,10 +25,8 @@ def attempt_start(observed: Observed, *, may_start: bool, now: float) -> Time | 
         return recorded
     if not any(_limit_s(group) is not None for group in job.world.groups) or not _counts(observed):
         return None
-    # A job that Kueue has evicted and admitted again has had a round, but its time starts from 0.
-    is_starting = observed.before_first_round or job.status.phase == "Pending"
     was_tried = observed.templates_checked or bool(observed.pods)
-    return recorded or (micro_time(now) if is_starting and may_start and was_tried else None)
+    return recorded or (micro_time(now) if may_start and was_tried else None)
 
 
 def overdue(observed: Observed, now: float) -> frozenset[str]:

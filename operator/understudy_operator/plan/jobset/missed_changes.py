@@ -8,7 +8,6 @@ Rules:
 - Each Job and pod has a hash of the user's template at its creation, without additions of an operator. Another hash
   alone proves nothing, because a newer CRD may have other defaults, and an upgrade ends no job. But a suspension and a
   resumption raise the generation by at least two since the one that status has.
-- Jobs and pods without a hash, created by an old version, stay.
 - The world ends as by the suspension; Jobs are deleted one by one. Until all of that is under way status keeps the old
   generation, so that the next reconcile, also of another operator, continues. Status also keeps it until all Jobs of a
   suspended job are suspended, because the user may resume the job before that.
@@ -58,8 +57,7 @@ def is_missed_by_world(observed: Observed) -> bool:
     if not _missed(observed) or observed.job.spec.world is None or observed.close is not None:
         return False
     wanted = observed.job.world.template_hash
-    hashes = (pod.annotations.get(names.ANNOTATION_SPEC_HASH, wanted) for pod in observed.pods if pod.alive)
-    return any(template_hash != wanted for template_hash in hashes)
+    return any(pod.annotations.get(names.ANNOTATION_SPEC_HASH) != wanted for pod in observed.pods if pod.alive)
 
 
 def outdated_jobs(observed: Observed) -> Iterator[ChildJob]:
@@ -68,15 +66,8 @@ def outdated_jobs(observed: Observed) -> Iterator[ChildJob]:
         return
     wanted = {group.name: group.template_hash for group in observed.job.spec.children}
     for child in observed.children:
-        if (
-            _is_suspended(child)
-            or child.ended
-            or child.deleting
-            or not child.template_hash
-            or not is_current(observed, child)
-        ):
-            continue
-        if child.template_hash != wanted[child.group]:
+        runs_or_queues = not (_is_suspended(child) or child.ended or child.deleting) and is_current(observed, child)
+        if runs_or_queues and child.template_hash != wanted[child.group]:
             yield child
 
 

@@ -11,8 +11,7 @@ from enum import Enum
 
 from understudy_operator.plan.facts.cluster_objects import ChildJob
 from understudy_operator.plan.facts.counts import member_counts
-from understudy_operator.plan.facts.observed import Observed
-from understudy_operator.plan.facts.reconcile_cache import cached_per_reconcile
+from understudy_operator.plan.facts.observed import Observed, cached_per_reconcile
 from understudy_operator.plan.facts.status import Members
 from understudy_operator.plan.manifests.metadata import job_name
 from understudy_protocol.enums import CloseReason

@@ -67,7 +67,6 @@ class WriteLease:
     """Write this into the Lease: as an update of that version, or as a new object."""
 
     lease: Lease
-    takes_over: bool  # the Lease was not this replica's
     replaces: Lease | None
 
 
@@ -137,7 +136,7 @@ class LeaseCandidate:
         led, self._renewed_at = self.leads(now), NEVER
         if not led or self._lease is None:
             return None
-        return WriteLease(Lease("", 1.0, "", "", self._lease.transitions), False, self._lease)
+        return WriteLease(Lease("", 1.0, "", "", self._lease.transitions), self._lease)
 
     def _free(self, now: float) -> bool:
         lease = self._lease
@@ -150,6 +149,4 @@ class LeaseCandidate:
         is_own = current is not None and current.holder == self._identity
         acquired = current.acquired if is_own and current is not None else ""
         transitions = 0 if current is None else current.transitions + (0 if is_own else 1)
-        return WriteLease(
-            Lease(self._identity, self._times.lease_duration, "", acquired, transitions), not is_own, current
-        )
+        return WriteLease(Lease(self._identity, self._times.lease_duration, "", acquired, transitions), current)

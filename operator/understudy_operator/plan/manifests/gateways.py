@@ -13,7 +13,7 @@ from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.spec import ReplicatedJob, RolloutGateway
 from understudy_operator.plan.manifests.metadata import subdomain
 from understudy_operator.plan.manifests.object_names import rollout_secret_name
-from understudy_operator.plan.manifests.podspec import startup_probe
+from understudy_operator.plan.manifests.podspec import restricted_security_context, startup_probe
 from understudy_protocol import pod as names
 
 PYTHON = "/opt/understudy/bin/python"  # of the sidecar's image
@@ -108,12 +108,5 @@ def _container(gateway: RolloutGateway, image: str) -> dict[str, Any]:
         "startupProbe": startup_probe(STATE_PATH, gateway.port),
         # 2,048 client connections of at most 400 KiB each, and 50 MiB.
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "1Gi"}},
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": 65532,
-            "readOnlyRootFilesystem": True,
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": restricted_security_context(),
     }

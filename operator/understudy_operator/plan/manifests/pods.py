@@ -267,14 +267,7 @@ def sidecar_container(
         ],
         "startupProbe": podspec.startup_probe("/started", names.health_port(host_port or names.COORDINATOR_PORT)),
         "resources": {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": 65532,
-            "readOnlyRootFilesystem": True,
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": podspec.restricted_security_context(),
     }
 
 

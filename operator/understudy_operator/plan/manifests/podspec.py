@@ -62,6 +62,18 @@ def _keep_together(spec: dict[str, Any], job_key: str, topology_key: str) -> Non
     anti_affinity_terms.append(term({"key": keys.JOB_KEY, "operator": "Exists"}, others))
 
 
+def restricted_security_context() -> dict[str, Any]:
+    """The securityContext of a container of ours, by the Restricted profile of Kubernetes' Pod Security Standards."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "readOnlyRootFilesystem": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
 def startup_probe(path: str, port: int) -> dict[str, Any]:
     """The probe of a container of ours. A slow start is not a failure: on a busy machine a process may need minutes to
     start and seconds to answer, and a kill makes it slower. A container that hangs is restarted after half an hour.

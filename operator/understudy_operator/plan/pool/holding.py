@@ -37,9 +37,10 @@ from understudy_operator.plan.faults.avoidance import (
 from understudy_operator.plan.intents import CreatePod, DeletePod
 from understudy_operator.plan.manifests.pool_pods import pool_fingerprint, pool_spare_manifest
 from understudy_operator.plan.times.reconcile_clock import is_due
+from understudy_protocol.pauses import growing_pause_s
 
 ENDED_KEPT = 5
-FIRST_PAUSE_S = 2.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 4.0, 64.0
 UNREADY_S = 600.0
 #: From a claim to the job's pod in the spare's place: the end of the spare, and a moment for the operator.
 TAKING_S = 10.0
@@ -73,7 +74,8 @@ def spare_pause_s(observed: ObservedPool, now: float) -> float:
     ended = ended_by_themselves(observed)
     if not ended:
         return 0.0
-    return max(0.0, ended[-1].created_at + FIRST_PAUSE_S * (1 << min(len(ended), ENDED_KEPT)) - now)
+    pause_s = growing_pause_s(FIRST_PAUSE_S, LONGEST_PAUSE_S, len(ended))
+    return max(0.0, ended[-1].created_at + pause_s - now)
 
 
 def ended_by_themselves(observed: ObservedPool) -> list[Pod]:

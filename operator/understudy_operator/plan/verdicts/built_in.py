@@ -24,6 +24,23 @@ GKE_GRACE_S = 15.0
 AKS_GRACE_S = 15.0
 AWS_GRACE_S = 90.0
 
+
+def _condition(name: str, *keys: str, value: str = "True", xids: frozenset[int] = frozenset()) -> FaultSource:
+    """A condition about hardware."""
+    values = (value,)
+    return FaultSource(name, SignalKind.CONDITION, keys, values, xids=xids, precedence=HARDWARE_PRECEDENCE)
+
+
+def _maintenance(name: str, *keys: str, values: tuple[str, ...] = ("True",), precedence: int = 0) -> FaultSource:
+    """A condition about a kernel, a daemon or a plan of the cloud."""
+    fault_class = FaultClass.MAINTENANCE
+    return FaultSource(name, SignalKind.CONDITION, keys, values, fault_class=fault_class, precedence=precedence)
+
+
+def _taint(name: str, *keys: str, fault_class: FaultClass, grace_s: float | None = None) -> FaultSource:
+    return FaultSource(name, SignalKind.TAINT, keys, fault_class=fault_class, grace_s=grace_s)
+
+
 BUILT_IN: tuple[FaultSource, ...] = (
     FaultSource(
         "annotation",
@@ -54,80 +71,24 @@ BUILT_IN: tuple[FaultSource, ...] = (
     FaultSource(
         "nvsentinel-state", SignalKind.LABEL, ("dgxc.nvidia.com/nvsentinel-state",), precedence=STATE_PRECEDENCE
     ),
-    FaultSource(
-        "nvsentinel-maintenance",
-        SignalKind.CONDITION,
-        ("CSPMaintenance", "GpuDcgmConnectivityFailure"),
-        values=("True",),
-        fault_class=FaultClass.MAINTENANCE,
-        precedence=EXPLAINED_PRECEDENCE,
+    _maintenance(
+        "nvsentinel-maintenance", "CSPMaintenance", "GpuDcgmConnectivityFailure", precedence=EXPLAINED_PRECEDENCE
     ),
-    FaultSource(
-        "nvsentinel-gpu", SignalKind.CONDITION, ("Gpu*Watch",), values=("True",), precedence=HARDWARE_PRECEDENCE
-    ),
-    FaultSource(
-        "nvsentinel-xid",
-        SignalKind.CONDITION,
-        ("SysLogsXIDError",),
-        values=("True",),
-        xids=FATAL,
-        precedence=HARDWARE_PRECEDENCE,
-    ),
-    FaultSource(
-        "nvsentinel-syslog",
-        SignalKind.CONDITION,
-        ("SysLogsSXIDError", "SysLogsGPUFallenOff", "NVSwitchFatalError"),
-        values=("True",),
-        precedence=HARDWARE_PRECEDENCE,
-    ),
-    FaultSource(
-        "gpu-xid",
-        SignalKind.CONDITION,
-        ("*XID*", "*Xid*"),
-        values=("True",),
-        xids=FATAL,
-        precedence=HARDWARE_PRECEDENCE,
-    ),
-    FaultSource(
-        "node-problem-detector",
-        SignalKind.CONDITION,
-        ("CperHardwareErrorFatal",),
-        values=("True",),
-        precedence=HARDWARE_PRECEDENCE,
-    ),
-    FaultSource(
-        "node-problem-detector-kernel",
-        SignalKind.CONDITION,
-        ("KernelDeadlock", "XfsShutdown", "ReadonlyFilesystem"),
-        values=("True",),
-        fault_class=FaultClass.MAINTENANCE,
-    ),
-    FaultSource(
-        "node-problem-detector-software",
-        SignalKind.CONDITION,
-        ("KubeletUnhealthy", "ContainerRuntimeUnhealthy"),
-        values=("True",),
-        fault_class=FaultClass.MAINTENANCE,
-    ),
-    FaultSource(
-        "aks-gpu",
-        SignalKind.CONDITION,
-        ("GPUMissing", "NVLinkStatusInactive"),
-        values=("True",),
-        precedence=HARDWARE_PRECEDENCE,
-    ),
-    FaultSource(
+    _condition("nvsentinel-gpu", "Gpu*Watch"),
+    _condition("nvsentinel-xid", "SysLogsXIDError", xids=FATAL),
+    _condition("nvsentinel-syslog", "SysLogsSXIDError", "SysLogsGPUFallenOff", "NVSwitchFatalError"),
+    _condition("gpu-xid", "*XID*", "*Xid*", xids=FATAL),
+    _condition("node-problem-detector", "CperHardwareErrorFatal"),
+    _maintenance("node-problem-detector-kernel", "KernelDeadlock", "XfsShutdown", "ReadonlyFilesystem"),
+    _maintenance("node-problem-detector-software", "KubeletUnhealthy", "ContainerRuntimeUnhealthy"),
+    _condition("aks-gpu", "GPUMissing", "NVLinkStatusInactive"),
+    _maintenance(
         "aks-node",
-        SignalKind.CONDITION,
-        (
-            "VMEventScheduled",
-            "IBLinkFlapping",
-            "FilesystemCorruptionProblem",
-            "KubeletProblem",
-            "ContainerRuntimeProblem",
-        ),
-        values=("True",),
-        fault_class=FaultClass.MAINTENANCE,
+        "VMEventScheduled",
+        "IBLinkFlapping",
+        "FilesystemCorruptionProblem",
+        "KubeletProblem",
+        "ContainerRuntimeProblem",
     ),
     FaultSource(
         "aks-spot",
@@ -137,19 +98,9 @@ BUILT_IN: tuple[FaultSource, ...] = (
         fault_class=FaultClass.PREEMPTION,
         grace_s=AKS_GRACE_S,
     ),
-    FaultSource(
-        "eks-accelerator",
-        SignalKind.CONDITION,
-        ("AcceleratedHardwareReady",),
-        values=("False",),
-        precedence=HARDWARE_PRECEDENCE,
-    ),
-    FaultSource(
-        "eks-node",
-        SignalKind.CONDITION,
-        ("KernelReady", "StorageReady", "NetworkingReady", "ContainerRuntimeReady"),
-        values=("False",),
-        fault_class=FaultClass.MAINTENANCE,
+    _condition("eks-accelerator", "AcceleratedHardwareReady", value="False"),
+    _maintenance(
+        "eks-node", "KernelReady", "StorageReady", "NetworkingReady", "ContainerRuntimeReady", values=("False",)
     ),
     FaultSource(
         "hyperpod",
@@ -173,47 +124,30 @@ BUILT_IN: tuple[FaultSource, ...] = (
         fault_class=FaultClass.MAINTENANCE,
         precedence=STATE_PRECEDENCE,  # the node also has the taint of gke-termination
     ),
-    FaultSource(
+    _taint(
         "gke-termination",
-        SignalKind.TAINT,
-        ("cloud.google.com/impending-node-termination",),
+        "cloud.google.com/impending-node-termination",
         fault_class=FaultClass.PREEMPTION,
         grace_s=GKE_GRACE_S,
     ),
-    FaultSource(
-        "aws-spot",
-        SignalKind.TAINT,
-        ("aws-node-termination-handler/spot-itn",),
-        fault_class=FaultClass.PREEMPTION,
-        grace_s=AWS_GRACE_S,
-    ),
-    FaultSource(  # AWS may take the spot machine soon, at an unknown time
+    _taint("aws-spot", "aws-node-termination-handler/spot-itn", fault_class=FaultClass.PREEMPTION, grace_s=AWS_GRACE_S),
+    _taint(  # AWS may take the spot machine soon, at an unknown time
         "aws-rebalance",
-        SignalKind.TAINT,
-        ("aws-node-termination-handler/rebalance-recommendation",),
+        "aws-node-termination-handler/rebalance-recommendation",
         fault_class=FaultClass.PREEMPTION,
     ),
-    FaultSource(
+    _taint(
         "aws-maintenance",
-        SignalKind.TAINT,
-        (
-            "aws-node-termination-handler/scheduled-maintenance",
-            "aws-node-termination-handler/asg-lifecycle-termination",
-        ),
+        "aws-node-termination-handler/scheduled-maintenance",
+        "aws-node-termination-handler/asg-lifecycle-termination",
         fault_class=FaultClass.MAINTENANCE,
     ),
-    FaultSource(
+    _taint(
         "autoscaler",
-        SignalKind.TAINT,
-        ("ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"),
+        "ToBeDeletedByClusterAutoscaler",
+        "karpenter.sh/disrupted",
         fault_class=FaultClass.MAINTENANCE,
     ),
     FaultSource("cordon", SignalKind.CORDON, fault_class=FaultClass.MAINTENANCE),
-    FaultSource(
-        "not-ready",
-        SignalKind.CONDITION,
-        (READY,),
-        values=("False", "Unknown"),
-        fault_class=FaultClass.MAINTENANCE,
-    ),
+    _maintenance("not-ready", READY, values=("False", "Unknown")),
 )

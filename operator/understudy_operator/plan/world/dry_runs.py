@@ -13,17 +13,10 @@ from understudy_operator.plan.manifests.pods import pod_manifest
 
 
 def plan_dry_runs(observed: Observed, sidecar_image: str) -> tuple[Manifest, ...]:
-    """Empty if any object of the job exists already."""
-    if (
-        observed.templates_checked
-        or observed.spec_error
-        or observed.pods
-        or observed.previous_pods
-        or observed.children
-    ):
+    """Empty if an object of the job exists, and for an injected job: another controller creates its objects."""
+    exists = observed.pods or observed.previous_pods or observed.children
+    if exists or observed.templates_checked or observed.spec_error or observed.job.injected is not None:
         return ()
-    if observed.job.injected is not None:
-        return ()  # the operator creates no Jobs and pods for it
     return tuple(_examples(observed, sidecar_image))
 
 

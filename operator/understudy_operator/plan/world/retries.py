@@ -111,14 +111,10 @@ def without_paused_of_pool(plan: PoolPlan, paused: Mapping[str, float], now: flo
     paused_keys = _paused_keys(plan.writes, paused, now)
     if not paused_keys:
         return plan
-    objects, releases = (
-        _without_paused_keys(plan.objects, paused_keys),
-        _without_paused_keys(plan.releases, paused_keys),
-    )
     return replace(
         plan,
-        objects=objects,
-        releases=releases,
+        objects=_without_paused_keys(plan.objects, paused_keys),
+        releases=_without_paused_keys(plan.releases, paused_keys),
         pods=_without_paused_keys(plan.pods, paused_keys),
         paused_writes=paused_keys,
     )

@@ -28,7 +28,7 @@ class World:
         self.outbox = self.gateway.outbox()
 
     def add(self, *events: Event, outbox: Outbox | None = None) -> None:
-        self.gateway.add_events(outbox or self.outbox, JOB, events)
+        self.gateway.subjects.add_events(outbox or self.outbox, JOB, events)
 
     def fail(self, error: Exception | None) -> None:
         self.api.deny = lambda *_: error

@@ -147,9 +147,9 @@ async def test_a_status_in_conflict_reads_the_job_again(given: Given):
     raw = {"kind": "TrainingJob", "metadata": {"namespace": "research", "name": "llm", "uid": JOB.uid}}
     now = given.api.put(JOB_PATH, raw)
     old = replace(JOB, resource_version="1")
-    assert not await given.gateway.status(old, JobStatus(phase="Running"))
+    assert not await given.gateway.subjects.status(old, JobStatus(phase="Running"))
     assert given.store.get(Kind.JOB, ("research", "llm")) == now
-    assert await given.gateway.status(
+    assert await given.gateway.subjects.status(
         replace(JOB, resource_version=now["metadata"]["resourceVersion"]), JobStatus(phase="x")
     )
     assert given.api.objects[JOB_PATH]["status"]["phase"] == "x"
@@ -158,7 +158,7 @@ async def test_a_status_in_conflict_reads_the_job_again(given: Given):
 async def test_a_status_of_a_job_that_is_gone_is_no_error_and_the_job_is_forgotten(given: Given):
     metadata = {"namespace": "research", "name": "llm", "uid": JOB.uid, "resourceVersion": "7"}
     given.store.put(Kind.JOB, {"metadata": metadata})
-    assert not await given.gateway.status(JOB, JobStatus())
+    assert not await given.gateway.subjects.status(JOB, JobStatus())
     assert given.store.get(Kind.JOB, ("research", "llm")) is None
 
 

@@ -522,7 +522,7 @@ async def reconciles(world: World, count: int = 5) -> None:
     """Wait for this many reconciles, the last of which has been executed. In virtual time."""
     for _ in range(count):
         world.enqueue()
-        await world.until(lambda: not world.worker.is_queued)  # type: ignore[union-attr]
+        await world.until(lambda: not world.worker.loop.is_queued)  # type: ignore[union-attr]
         await asyncio.sleep(1.0)
 
 

@@ -141,9 +141,9 @@ async def test_a_write_that_was_done_without_an_answer_counts(world: World, monk
 
 async def test_a_key_waits_from_its_enqueue_to_its_reconcile(world: World):
     replica = Replica(world.api, world.store)
-    assert replica.worker.is_queued
+    assert replica.worker.loop.is_queued
     await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
-    await world.until(lambda: not replica.worker.is_queued)
+    await world.until(lambda: not replica.worker.loop.is_queued)
     await replica.worker.stop()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.operator.fake_api import CREATED, Raw
 from understudy_operator.observe.store import Kind, Store
-from understudy_operator.runtime.decoded_fields import WatchEvent, decoder, object_of
+from understudy_operator.runtime.decoding import WatchEvent, decoder, object_of
 from understudy_operator.runtime.json_size import memory_of
 
 MIB = 1 << 20

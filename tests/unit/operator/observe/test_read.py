@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from understudy_operator.observe import read
-from understudy_operator.observe.kept_fields import select_node_fields, select_pod_fields
 from understudy_operator.observe.read import read_job
 from understudy_operator.observe.read_node import NodeReader
 from understudy_operator.observe.read_pool import read_pool
@@ -14,7 +13,8 @@ from understudy_operator.plan.facts.cluster_objects import Node, Pod
 from understudy_operator.plan.facts.queue import Queue
 from understudy_operator.plan.facts.status import JobStatus
 from understudy_operator.plan.times.rfc3339 import parse_time
-from understudy_operator.runtime import decoded_fields
+from understudy_operator.runtime import kept_fields
+from understudy_operator.runtime.kept_fields import select_node_fields, select_pod_fields
 from understudy_protocol import pod as names
 from understudy_protocol import wire
 from understudy_protocol.enums import CloseReason
@@ -85,7 +85,7 @@ def read_node(raw: dict[str, Any]) -> Node:
     return NodeReader()(select_node_fields(raw))
 
 
-def no_reader_may_use_a_field_that_is_not_listed(pod: decoded_fields.RawPod, node: decoded_fields.RawNode) -> list[str]:
+def no_reader_may_use_a_field_that_is_not_listed(pod: kept_fields.RawPod, node: kept_fields.RawNode) -> list[str]:
     """mypy checks this function: strict mode rejects an ignore comment that ignores no error."""
     return [
         pod["status"]["hostIP"],  # type: ignore[typeddict-item]

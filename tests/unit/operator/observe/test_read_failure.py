@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from understudy_operator.observe import read
-from understudy_operator.observe.kept_fields import select_pod_fields
-from understudy_operator.runtime.decoded_fields import PodStatus
+from understudy_operator.runtime.kept_fields import PodStatus, select_pod_fields
 from understudy_protocol import pod as names
 
 CLOSE = '{"type":"Close","reason":"Failed"}'

@@ -15,7 +15,7 @@ from understudy_operator.observe.store import Kind, Raw, Store
 from understudy_operator.observe.watch import Watch
 from understudy_operator.runtime.api import Api, ApiError, Keep, ObjectList
 from understudy_operator.runtime.clock import Clock
-from understudy_operator.runtime.decoded_fields import WatchEvent
+from understudy_operator.runtime.decoding import WatchEvent
 
 Event = tuple[str, str, int]  # type, name, version
 Stream = list[Event | Exception]

@@ -29,7 +29,6 @@ from tests.unit.operator.given import (
     starting,
     terminating,
 )
-from understudy_operator.observe.kept_fields import select_pod_fields
 from understudy_operator.observe.read import read_pod
 from understudy_operator.plan.facts.cluster_objects import Node, Pod
 from understudy_operator.plan.facts.observed import Coordination, Observed
@@ -52,6 +51,7 @@ from understudy_operator.plan.intents import (
 )
 from understudy_operator.plan.leadership.coordination import JOB_DELETED
 from understudy_operator.plan.reconcile import reconcile
+from understudy_operator.runtime.kept_fields import select_pod_fields
 from understudy_protocol import pod as names
 from understudy_protocol.enums import CloseReason, Fault
 from understudy_protocol.membership import Close

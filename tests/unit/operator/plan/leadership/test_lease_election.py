@@ -44,7 +44,7 @@ def test_a_replica_that_finds_no_lease_creates_it_and_leads_after_the_answer():
     candidate = LeaseCandidate("a", TIMES)
     assert candidate.next(10.0) == ReadLease()
     candidate.on_lease_read(None, 10.0)
-    assert candidate.next(10.0) == WriteLease(Lease("a", LEASE_S, ""), takes_over=True, replaces=None)
+    assert candidate.next(10.0) == WriteLease(Lease("a", LEASE_S, ""), replaces=None)
     assert not candidate.leads(10.0)
     candidate.on_lease_written(Lease("a", LEASE_S, "1"), sent_at=10.0)
     assert candidate.leads(10.1)
@@ -55,7 +55,7 @@ def test_a_leader_renews_in_time_and_keeps_its_acquire_time():
     assert waits(candidate.next(0.1), RENEW_EVERY_S - 0.1)
     (step,) = [candidate.next(RENEW_EVERY_S)]
     assert isinstance(step, WriteLease)
-    assert (step.takes_over, step.lease.acquired, step.lease.transitions) == (False, "then", 0)
+    assert (step.lease.acquired, step.lease.transitions) == ("then", 0)
 
 
 def test_a_leader_without_an_answer_reads_the_lease_and_steps_down_before_it_expires():
@@ -108,7 +108,7 @@ def test_another_replicas_lease_is_free_if_no_renewal_was_observed_for_its_durat
     candidate.on_lease_read(HERS, 115.0)
     step = candidate.next(115.0)
     assert isinstance(step, WriteLease)
-    assert (step.takes_over, step.replaces, step.lease.transitions) == (True, HERS, 4)
+    assert (step.replaces, step.lease.transitions) == (HERS, 4)
 
 
 def test_each_renewal_restarts_the_wait():
@@ -141,7 +141,7 @@ def test_the_next_read_finds_an_unanswered_write_which_is_repeated():
     candidate.on_lease_read(Lease("a", LEASE_S, "5"), 1.2)
     step = candidate.next(1.2)
     assert isinstance(step, WriteLease)
-    assert not step.takes_over
+    assert step.lease.transitions == 0
     assert not candidate.leads(1.2)
 
 

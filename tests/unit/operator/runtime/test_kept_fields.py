@@ -9,12 +9,12 @@ import pytest
 from tests.unit.operator.given import IMAGE, a_job
 from tests.unit.operator.observe.test_read import AT, LIMITED, POD
 from tests.unit.webhook.golden import pod as golden_pod
-from understudy_operator.observe.kept_fields import select_fields, select_node_fields, select_pod_fields
 from understudy_operator.observe.read import read_pod
 from understudy_operator.observe.read_node import read_node
 from understudy_operator.plan.faults.avoidance import avoided_by, prefers_not
 from understudy_operator.plan.injection.injected_pods import inject
 from understudy_operator.plan.manifests.pods import pod_manifest
+from understudy_operator.runtime.kept_fields import select_fields, select_node_fields, select_pod_fields
 from understudy_protocol import pod as names
 
 LONGEST_ANNOTATION = 1024

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from understudy_operator.observe.kept_fields import select_node_fields, select_pod_fields
-from understudy_operator.runtime.decoded_fields import WatchEvent, decode_watch_event, decoder, object_of
+from understudy_operator.runtime.decoding import WatchEvent, decode_watch_event, decoder, object_of
+from understudy_operator.runtime.kept_fields import select_node_fields, select_pod_fields
 
 METADATA = {
     "name": "a",
