@@ -137,6 +137,25 @@ async def test_a_job_that_loses_its_default_launcher_while_it_is_suspended_runs_
     assert await training.pods() == []
 
 
+async def test_pods_with_host_network_have_host_ports_of_their_own_by_which_the_service_finds_them(
+    training: Training, kube: Kube
+):
+    def on_host(job: Raw) -> None:
+        job["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["hostNetwork"] = True
+
+    await training.apply(on_host)
+    pods = await training.until_pods(3)
+    for pod in pods:
+        # the API server makes the container's ports those of the node, which the scheduler compares
+        ports = {x["name"]: x["hostPort"] for x in pod["spec"]["containers"][0]["ports"]}
+        assert ports["understudy-http"] == ports["understudy"] + 1
+        assert ports["understudy"] in range(24000, 24999, 2)
+        sidecar = next(x for x in pod["spec"]["initContainers"] if x["name"] == names.SIDECAR_CONTAINER)
+        assert {"name": "UNDERSTUDY_MEMBERSHIP_PORT", "value": str(ports["understudy"])} in sidecar["env"]
+    service = await kube.call("GET", f"services/{NAME}-coordinator")
+    assert [(x["port"], x["targetPort"]) for x in service["spec"]["ports"]] == [(8478, "understudy")]
+
+
 async def test_a_failed_job_restarts_all_jobs(training: Training, jobs: Jobs):
     # given a job that may restart once
     await training.apply(lambda job: as_jobset(job, failurePolicy={"maxRestarts": 1}))
