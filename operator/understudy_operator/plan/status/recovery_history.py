@@ -23,6 +23,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.recoveries import RECOVERIES_KEPT, identified, is_of_rollouts
 from understudy_operator.plan.facts.recovery_objects import (
@@ -75,9 +76,9 @@ def plan_recovery_history(observed: Observed, status: JobStatus, now: float) -> 
         return None
     snapshot = observed.snapshot
     reported = {} if snapshot is None else _identified(snapshot.recoveries)
-    devices = None if snapshot is None else _devices(observed, snapshot)
+    size = None if snapshot is None else _size(observed, snapshot)
     objects = {
-        recovery_name(job, identity): _fields(observed, status, entry, reported.get(identity), devices)
+        recovery_name(job, identity): _fields(job, status, entry, reported.get(identity), size)
         for identity, entry in identified(status.recoveries).items()
     }
     return RecoveryHistory(objects, job.world.history_limit)
@@ -112,6 +113,14 @@ def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
     return patch
 
 
+@dataclass(frozen=True)
+class _Size:
+    """Of all pods with ranks together."""
+
+    devices: int
+    ranks: int
+
+
 # What the objects should have ----------------------------------------------------------------------------------------
 
 
@@ -131,11 +140,11 @@ def _identified(recoveries: Sequence[Recovery]) -> dict[tuple[str, int], Recover
 
 
 def _fields(
-    observed: Observed, status: JobStatus, entry: RecoveryStatus, reported: Recovery | None, devices: int | None
+    job: Job, status: JobStatus, entry: RecoveryStatus, reported: Recovery | None, size: _Size | None
 ) -> RecoveryFields:
     cause = entry.cause
     fields = RecoveryFields(
-        job_name=observed.job.name,
+        job_name=job.name,
         fault=entry.fault,
         cause=RecoveryCause(cause.rank, cause.pod, cause.node, cause.exit_code, cause.signal, cause.message),
         strategy=entry.strategy,
@@ -149,11 +158,11 @@ def _fields(
     )
     if reported is not None:
         fields = _with_details(fields, reported)
-    if entry.pause_seconds is None or devices is None or is_of_rollouts(entry):
+    if entry.pause_seconds is None or size is None or is_of_rollouts(entry):
         return fields
-    assert observed.snapshot is not None, "it has the devices"
-    lost = round(entry.pause_seconds * (devices or _ranks(observed, observed.snapshot)), 3)
-    return replace(fields, gpu_seconds_lost=lost) if devices else replace(fields, rank_seconds_lost=lost)
+    if size.devices:
+        return replace(fields, gpu_seconds_lost=round(entry.pause_seconds * size.devices, 3))
+    return replace(fields, rank_seconds_lost=round(entry.pause_seconds * size.ranks, 3))
 
 
 def _with_details(fields: RecoveryFields, reported: Recovery) -> RecoveryFields:
@@ -177,18 +186,14 @@ def _outcome(status: JobStatus, entry: RecoveryStatus) -> Outcome | None:
     return {"Completed": Outcome.RECOVERED, "Failed": Outcome.FAILED}.get(status.terminal_state)
 
 
-def _devices(observed: Observed, snapshot: Snapshot) -> int | None:
-    """The devices of all pods with ranks; None if one of them is not known."""
-    by_uid = {pod.uid: pod for pod in observed.pods}
+def _size(observed: Observed, snapshot: Snapshot) -> _Size | None:
+    """None while no pod has a rank, and if one of the pods with ranks is not known."""
+    devices_of = {pod.uid: pod.devices for pod in observed.pods}
     holders = [member.pod_uid for member in snapshot.members if member.group_rank is not None]
-    if not holders or any(uid not in by_uid for uid in holders):
+    if not holders or any(uid not in devices_of for uid in holders):
         return None
-    return sum(by_uid[uid].devices for uid in holders)
-
-
-def _ranks(observed: Observed, snapshot: Snapshot) -> int:
-    holders = sum(member.group_rank is not None for member in snapshot.members)
-    return holders * observed.job.world.nproc_per_node
+    devices = sum(devices_of[uid] for uid in holders)
+    return _Size(devices, len(holders) * observed.job.world.nproc_per_node)
 
 
 # Which writes are missing --------------------------------------------------------------------------------------------

@@ -235,8 +235,11 @@ def test_an_elastic_job_with_its_recovery_settings_is_read():
         "spareTimeout": "0s",
         "coordinatorLossTimeout": "1m30s",
         "backoff": {"maxDelay": "5m", "maxIdenticalFailures": 4},
+        "historyLimit": 0,
     }
+    assert read_job(JOB).world.history_limit == 200
     spec = read_job(raw).world
+    assert spec.history_limit == 0
     assert (spec.backoff_max_delay_s, spec.script_fault_rounds) == (300.0, 4)
     assert (spec.min_actives, spec.spare_timeout_s, spec.fence_s) == (6, 0.0, 90.0)
     assert spec.topology_key == "topology.kubernetes.io/zone"

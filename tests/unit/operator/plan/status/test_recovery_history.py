@@ -26,6 +26,7 @@ from tests.unit.operator.given import (
     observed,
     status_of,
 )
+from understudy_operator.plan.facts.job import InjectedJob
 from understudy_operator.plan.facts.recovery_objects import (
     Outcome,
     RecoveryFields,
@@ -341,6 +342,14 @@ def test_a_manifest_is_owned_by_its_job() -> None:
             }
         ],
     }
+
+
+def test_a_manifest_of_an_injected_job_is_owned_by_the_injectedjob() -> None:
+    job = replace(a_job(name="job.train"), injected=InjectedJob("uid-of-it", (), 30, "Job", "train"))
+    manifest = recovery_manifest(job, "job.train-1", RecoveryFields(job_name="job.train"))
+    (owner,) = manifest["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"], manifest["jobName"]) == ("InjectedJob", "uid-of-it", "job.train")
+    assert manifest["metadata"]["labels"]["understudy.dev/job-uid"] == "uid-of-it"
 
 
 def test_a_merge_patch_has_only_the_difference() -> None:
