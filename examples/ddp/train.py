@@ -161,6 +161,8 @@ class Trainer:
             started = time.monotonic()
             stopped, finished = self._train_step()
             self._log()
+            if snapshot is not None:
+                snapshot.save(self.step, self._state())
             is_last = stopped or finished or self.step == self.args.steps
             if is_last or self.step % self.args.checkpoint_every == 0:
                 self._save()
@@ -208,8 +210,6 @@ class Trainer:
         dist.all_reduce(shared)
         self.loss, *ranks = shared.tolist()
         self.step += 1
-        if snapshot is not None:
-            snapshot.save(self.step, self._state())
         report_step(self.step, self.args.steps)
         return ranks[0] > 0, ranks[1] > 0
 

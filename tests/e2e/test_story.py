@@ -52,8 +52,9 @@ def test_a_killed_worker_restarts_in_place(training: Training) -> None:
     assert act.pods_after == act.pods_before
     assert acts.restarts(training) == 0
     assert training.status()["round"] == act.round_before + 1
-    # training continued from the checkpoint: at most the steps since it were lost
-    assert 0 <= act.lost_steps <= CHECKPOINT_EVERY
+    # training continued from a snapshot in memory: at most one step was lost
+    assert 0 <= act.lost_steps <= 1
+    assert act.recovery["restoredFrom"] == "Memory"
     # and status names the cause
     assert (act.fault, act.strategy) == ("Process", "InPlace")
     assert act.recovery["cause"]["signal"] == "SIGKILL"
@@ -62,6 +63,9 @@ def test_a_killed_worker_restarts_in_place(training: Training) -> None:
 def test_a_deleted_pod_is_replaced_by_the_spare(training: Training) -> None:
     act = acts.delete_pod(training)
     assert (act.fault, act.strategy) == ("Pod", "SpareSwap")
+    # training continued from the checkpoint, because the snapshots of one pod are lost
+    assert act.recovery["restoredFrom"] == "Storage"
+    assert 0 <= act.lost_steps <= CHECKPOINT_EVERY
     # the same world, from the existing pods; and a new spare is created
     assert acts.world_size(training) == WORLD_SIZE
     acts.settle(training)

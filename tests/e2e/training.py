@@ -163,6 +163,7 @@ class Training:
             job["spec"]["recovery"] = {"coordinatorLossTimeout": self.fence_timeout}
         if self.torchrun:
             job["spec"]["launcher"] |= {"mode": "Torchrun", "nprocPerNode": 1}
+            del job["spec"]["snapshots"]  # they need the launcher
             *python, script = trainer["command"]
             trainer["command"] = [*python, "-m", "torch.distributed.run", script]
         trainer.setdefault("env", []).append({"name": "PYTHONPATH", "value": TORCH})

@@ -222,6 +222,18 @@ def test_a_new_coordinator_keeps_the_choice_that_any_member_has(first: int) -> N
     assert (choices(driven, "active-0"), choices(driven, "active-1")) == ([], [choice])
 
 
+def test_a_new_coordinator_learns_from_its_members_what_the_round_before_has_restored() -> None:
+    # given round 1 has restored storage, and the coordinator was lost before its first step
+    driven, storage = elected(), SavedSteps((), choice=NO_POD)
+    for number, workers in ((0, WorkersState.RUNNING), (1, WorkersState.FAILED)):
+        driven.join(f"active-{number}", R1, number, workers, saved=storage, term=Term(1, 2))
+    driven.join("spare-0", term=Term(1, 2))
+    assert driven.token > R1
+    # then what round 0 has saved does not count
+    choice = chosen(driven, active_0=steps_of(R0, 7), active_1=steps_of(R0, 7))
+    assert choice == RestoreChoice(None, "the snapshots are of a round that another one has replaced")
+
+
 # Status
 
 
