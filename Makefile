@@ -217,7 +217,7 @@ site-serve:  ## serve the documentation site on http://127.0.0.1:8000, and rebui
 	scripts/site serve --strict
 
 lock:  ## lock the dependencies anew: requirements/*.in -> *.lock
-	for name in pip operator sidecar release site dev; do \
+	for name in pip operator sidecar cli release site dev; do \
 	  $(PY) -m uv pip compile -q --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	    --no-header --no-annotate -o requirements/$$name.lock requirements/$$name.in; \
 	done

@@ -47,7 +47,7 @@ for own_session in (False, True):
 )
 LIMIT_S = 40.0
 ALLOWED_S = 0.1  # between a step and its time in the file, on a busy machine
-UNDERSTUDY = (sys.executable, "-m", "understudy_local", "local")
+UNDERSTUDY = (sys.executable, "-m", "understudy_cli", "local")
 
 
 class Run:

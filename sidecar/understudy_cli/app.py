@@ -1,0 +1,330 @@
+"""The verbs of the command line, for a cluster. `local.py` adds those of local mode.
+
+Each verb reads objects, calls a view, and prints it. Errors for users are CommandFailed; `entry` prints them.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from importlib import metadata, util
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from understudy_cli import render
+from understudy_cli.api import Api
+from understudy_cli.cluster import PLURALS, PODS, RECOVERIES, Cluster
+from understudy_cli.credentials import find_access
+from understudy_cli.diagnosis import examine
+from understudy_cli.facts import Job, Pod, read_job, read_node, read_pod, read_pool, recoveries_of
+from understudy_cli.failures import ExitCode, NotFound, WrongCall
+from understudy_cli.following import Followed
+from understudy_cli.log_lines import Wanted
+from understudy_cli.pod_logs import FollowedLogs, Line, read_lines
+from understudy_cli.printing import DEFAULT_TAIL, Follow, Format, Last, Rank, Round, Tail, Watch
+from understudy_cli.printing import draw, no_lines, say, show, show_stacks
+from understudy_cli.render import Output
+from understudy_cli.views import causes, checks, jobs, nodes, spares, timeline
+
+#: A live view is drawn at most this often, and at least as often as an age changes.
+FRAME_S, IDLE_S = 0.1, 1.0
+
+app = typer.Typer(
+    name="understudy",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Shows training jobs, their faults and their recoveries. Reads a cluster through the kubeconfig.",
+)
+
+Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace. Default: that of the context.")]
+AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="All namespaces.")]
+Context = Annotated[str, typer.Option("--context", help="Context of the kubeconfig. Default: the current one.")]
+Kubeconfig = Annotated[str, typer.Option("--kubeconfig", help="Path of a kubeconfig. Default: KUBECONFIG, ~/.kube/config.")]
+JobName = Annotated[str, typer.Argument(metavar="JOB", help="A TrainingJob, or an InjectedJob such as jobset.llm.")]
+
+
+def program() -> str:
+    """The words before a verb, as the user typed them."""
+    return "kubectl understudy" if Path(sys.argv[0]).name.startswith("kubectl-") else "understudy"
+
+
+def version() -> str:
+    """"" if the program runs from its sources."""
+    try:
+        return metadata.version("understudy-training")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"understudy {version() or '(run from its sources, not installed)'}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Shows training jobs, their faults and their recoveries. Reads a cluster through the kubeconfig.
+
+    Exit codes: 0 done, 1 doctor has found an error, 2 wrong command line, 3 not found, 4 no answer, 130 Ctrl-C.
+    """
+
+
+def connect(kubeconfig: str, context: str, namespace: str, *, all_namespaces: bool = False) -> Cluster:
+    access = find_access(kubeconfig, context, os.environ)
+    return Cluster(Api(access), "" if all_namespaces else namespace or access.namespace)
+
+
+# get ------------------------------------------------------------------------------------------------------------------
+
+
+@app.command("get", epilog="Example: understudy get llm -w")
+def get(
+    job: Annotated[str, typer.Argument(metavar="[JOB]", help="One job as a tree of its pods. Default: all jobs.")] = "",
+    watch: Watch = False,
+    output: Format = Output.TABLE,
+    namespace: Namespace = "",
+    all_namespaces: AllNamespaces = False,
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Show jobs; with JOB its pods, ranks, spares, coordinator and faults."""
+    if watch and output.is_data:
+        raise WrongCall(f"-w with -o {output.value}: the live view has no {output.value}; leave one of them out")
+    if job and all_namespaces:
+        raise WrongCall("-A with a JOB: choose the namespace of the job with -n")
+    cluster = connect(kubeconfig, context, namespace, all_namespaces=all_namespaces)
+    wide = output is Output.WIDE
+    if not job:
+        if watch:
+            draw(job_frames(cluster.follow_jobs(), wide=wide, all_namespaces=all_namespaces))
+        else:
+            show_jobs(cluster, output, all_namespaces=all_namespaces)
+        return
+    found = cluster.job(job)
+    if watch:
+        draw(tree_frames(cluster.follow(found), found, wide=wide))
+        return
+    pods = [read_pod(raw) for raw in cluster.pods_of(found)]
+    limit = None if output.is_data or wide else jobs.PODS
+    shown = jobs.job_tree(found, pods, cluster.recoveries_of(found), time.time(), limit)
+    show(shown, output, lambda: render.tree(shown, wide=wide))
+
+
+def show_jobs(cluster: Cluster, output: Output, *, all_namespaces: bool) -> None:
+    rows = jobs.job_rows(map(read_job, cluster.jobs()), time.time())
+    if not rows and not output.is_data:
+        say(f"there are no jobs in {f'namespace {cluster.namespace}' if cluster.namespace else 'the cluster'}")
+        return
+    wide = output is Output.WIDE
+    show({"jobs": rows}, output, lambda: render.jobs(rows, wide=wide, all_namespaces=all_namespaces))
+
+
+def job_frames(followed: Followed, *, wide: bool, all_namespaces: bool) -> Iterator[RenderableType | None]:
+    for _ in ticks(followed):
+        raws = [raw for plural in PLURALS.values() for raw in followed.objects(plural)]
+        rows = jobs.job_rows(map(read_job, raws), time.time())
+        yield with_warning(followed, render.jobs(rows, wide=wide, all_namespaces=all_namespaces))
+
+
+def tree_frames(followed: Followed, job: Job, *, wide: bool) -> Iterator[RenderableType | None]:
+    """Until the job is deleted. Raises NotFound then."""
+    for _ in ticks(followed):
+        found = followed.objects(PLURALS[job.kind])
+        if not found:
+            raise NotFound(f"job {job.name} was deleted")
+        newest = read_job(found[0])
+        pods = [read_pod(raw) for raw in followed.objects(PODS)]
+        recoveries = recoveries_of(newest, followed.objects(RECOVERIES))
+        tree = jobs.job_tree(newest, pods, recoveries, time.time(), None if wide else jobs.PODS)
+        yield with_warning(followed, render.tree(tree, wide=wide))
+
+
+def ticks(followed: Followed) -> Iterator[None]:
+    """Whenever something has changed, and at least once a second, once everything was listed."""
+    while True:
+        followed.take(IDLE_S)
+        if followed.is_complete:
+            yield None
+            time.sleep(FRAME_S)
+
+
+def with_warning(followed: Followed, frame: RenderableType) -> RenderableType:
+    if not followed.disconnected:
+        return frame
+    why = next(iter(followed.disconnected.values()))
+    return Group(frame, Text(f"! not up to date: {why}", style="red"))
+
+
+# why, timeline --------------------------------------------------------------------------------------------------------
+
+
+@app.command("why", epilog="Example: understudy why llm --last 3")
+def why(
+    job: JobName,
+    last: Last = 1,
+    output: Format = Output.TABLE,
+    namespace: Namespace = "",
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Explain why a job stopped or does not train: the first failure, the recovery, and what to do."""
+    cluster = connect(kubeconfig, context, namespace)
+    found = cluster.job(job)
+    shown = causes.why(found, cluster.recoveries_of(found), time.time(), last, program())
+    show(shown, output, lambda: render.why(shown))
+
+
+@app.command("timeline", epilog="Example: understudy timeline llm -o json")
+def show_timeline(
+    job: JobName,
+    output: Format = Output.TABLE,
+    namespace: Namespace = "",
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """List what happened to a job, in the order of time: faults, recoveries, conditions, and events."""
+    cluster = connect(kubeconfig, context, namespace)
+    found = cluster.job(job)
+    entries = timeline.timeline(found, cluster.recoveries_of(found), cluster.events_of(found))
+    show({"entries": entries}, output, lambda: render.timeline(entries, wide=output is Output.WIDE))
+
+
+# logs, stacks ---------------------------------------------------------------------------------------------------------
+
+
+@app.command("logs", epilog="Example: understudy logs llm --rank 3 --round 5")
+def logs(
+    job: JobName,
+    rank: Rank = None,
+    round_number: Round = None,
+    follow: Follow = False,
+    tail: Tail = DEFAULT_TAIL,
+    namespace: Namespace = "",
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Print the logs of a job's workers across its pods, in the order of time."""
+    cluster = connect(kubeconfig, context, namespace)
+    found, wanted = cluster.job(job), Wanted(rank, round_number)
+    pods = _pods_with_logs(cluster, found)
+    if follow:
+        name_pod = rank is None
+        followed = FollowedLogs(cluster.api, cluster.follow_pods(found), PODS, wanted, tail)
+        followed.run(lambda line: _print_line(line, name_pod=name_pod))
+        return
+    lines, has_prefixes = read_lines(cluster.api, pods, wanted, tail)
+    for line in lines:
+        _print_line(line, name_pod=rank is None and len(pods) > 1)
+    if not lines:
+        raise NotFound(no_lines(wanted, has_prefixes=has_prefixes))
+
+
+def _pods_with_logs(cluster: Cluster, job: Job) -> list[Pod]:
+    pods = [read_pod(raw) for raw in cluster.pods_of(job)]
+    if not pods:
+        raise NotFound(f"job {job.name} has no pods, so there are no logs: {program()} timeline {job.name}")
+    return pods
+
+
+def _print_line(line: Line, *, name_pod: bool) -> None:
+    sys.stdout.write(f"{line.pod} | {line.text}\n" if name_pod else f"{line.text}\n")
+    sys.stdout.flush()
+
+
+@app.command("stacks", epilog="Example: understudy stacks llm --rank 3")
+def stacks(
+    job: JobName,
+    rank: Annotated[int | None, typer.Option("--rank", min=0, help="Only this rank.")] = None,
+    output: Format = Output.TABLE,
+    namespace: Namespace = "",
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Show the Python stacks that workers wrote at the newest hang, grouped: ranks with equal stacks together.
+
+    Workers write stacks if faults.hang is set and no step was made within its limit.
+    """
+    cluster = connect(kubeconfig, context, namespace)
+    found = cluster.job(job)
+    lines, _ = read_lines(cluster.api, _pods_with_logs(cluster, found), Wanted(), -1)
+    by_pod: dict[str, list[str]] = {}
+    for line in lines:
+        by_pod.setdefault(line.pod, []).append(line.text)
+    show_stacks(by_pod, rank, output)
+
+
+# spares, nodes, doctor ------------------------------------------------------------------------------------------------
+
+
+@app.command("spares", epilog="Example: understudy spares -A")
+def show_spares(
+    output: Format = Output.TABLE,
+    namespace: Namespace = "",
+    all_namespaces: AllNamespaces = False,
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """List the spares of jobs and pools, and their pods."""
+    cluster = connect(kubeconfig, context, namespace, all_namespaces=all_namespaces)
+    shown = spares.spares(
+        map(read_job, cluster.jobs()), map(read_pool, cluster.pools()), map(read_pod, cluster.pods()), time.time()
+    )
+    if not shown.owners and not shown.pods and not output.is_data:
+        say("no job and no pool has spares")
+        return
+    show(shown, output, lambda: render.spares(shown, all_namespaces=all_namespaces))
+
+
+@app.command("nodes", epilog="Example: understudy nodes -A")
+def show_nodes(
+    output: Format = Output.TABLE,
+    namespace: Namespace = "",
+    all_namespaces: AllNamespaces = False,
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """List the nodes with pods of jobs, and the findings against nodes."""
+    cluster = connect(kubeconfig, context, namespace, all_namespaces=all_namespaces)
+    found = cluster.nodes()
+    known = None if found is None else map(read_node, found)
+    rows = nodes.node_rows(map(read_job, cluster.jobs()), map(read_pod, cluster.pods()), known, time.time())
+    show({"nodes": rows}, output, lambda: render.nodes(rows))
+    if found is None and not output.is_data:
+        say("the state of the nodes is not known: this account may not list nodes")
+
+
+@app.command("doctor", epilog="Example: understudy doctor -n team-a")
+def doctor(
+    output: Format = Output.TABLE,
+    namespace: Namespace = "",
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Check the installation: each finding has its fix. Exit code 1 if there is an error."""
+    cluster = connect(kubeconfig, context, namespace)
+    found = checks.findings(examine(cluster.api, cluster.namespace, version()), time.time())
+    show({"findings": found}, output, lambda: render.diagnosis(found))
+    if any(finding.level is checks.Level.ERROR for finding in found):
+        raise typer.Exit(ExitCode.PROBLEM_FOUND)
+
+
+if util.find_spec("understudy_local") is not None:  # the plugin's file does not contain local mode
+    from understudy_cli.local import local
+
+    app.add_typer(local, name="local")
+
+
+def run() -> None:
+    """Run the command line. Raises SystemExit, and CommandFailed for an error of a user."""
+    app()

@@ -1,0 +1,140 @@
+"""Follows collections: one list and one watch for each, in a thread of its own.
+
+A watch that ends continues from its last version. If that version has expired, the collection is listed again. A thread
+that gets no answer reports it and retries, first after 1 s, and at the end every 30 s. An answer that more patience
+does not change (403, 404) ends the thread with its error.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from understudy_cli import fields
+from understudy_cli.api import FORBIDDEN, GONE, NOT_FOUND, UNAUTHORIZED, Api
+from understudy_cli.failures import NoAnswer
+from understudy_cli.fields import Raw
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+
+
+@dataclass(frozen=True)
+class Collection:
+    """name: the key of its objects in the result. selector, fields_of: of labels and of fields."""
+
+    name: str
+    path: str
+    selector: str = ""
+    fields_of: str = ""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """All objects of a collection."""
+
+    name: str
+    items: tuple[Raw, ...]
+
+
+@dataclass(frozen=True)
+class Changed:
+    name: str
+    object: Raw
+    is_deleted: bool
+
+
+@dataclass(frozen=True)
+class Disconnected:
+    """A collection gets no answer, and is retried."""
+
+    name: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A collection cannot be followed."""
+
+    error: Exception
+
+
+Report = Listed | Changed | Disconnected | Ended
+
+
+class Followed:
+    """The objects of the followed collections, as reported so far. `take` waits for news."""
+
+    def __init__(self, api: Api, collections: tuple[Collection, ...]) -> None:
+        self._reports: queue.Queue[Report] = queue.Queue()
+        self._objects: dict[str, dict[str, Raw]] = {}
+        self._names = tuple(collection.name for collection in collections)
+        self.disconnected: dict[str, str] = {}  # by collection: why
+        for collection in collections:
+            threading.Thread(target=_follow, args=(api, collection, self._reports.put), daemon=True).start()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether each collection was listed."""
+        return all(name in self._objects for name in self._names)
+
+    def objects(self, name: str) -> tuple[Raw, ...]:
+        return tuple(self._objects.get(name, {}).values())
+
+    def take(self, limit_s: float) -> bool:
+        """Wait for news, and apply all that there are. Returns whether there were any. Raises the error that has ended one."""
+        try:
+            self._apply(self._reports.get(timeout=limit_s))
+        except queue.Empty:
+            return False
+        while not self._reports.empty():
+            self._apply(self._reports.get())
+        return True
+
+    def _apply(self, report: Report) -> None:
+        match report:
+            case Listed(name, items):
+                self._objects[name] = {_key(item): item for item in items}
+                self.disconnected.pop(name, None)
+            case Changed(name, content, is_deleted):
+                self.disconnected.pop(name, None)
+                if is_deleted:
+                    self._objects.get(name, {}).pop(_key(content), None)
+                else:
+                    self._objects.setdefault(name, {})[_key(content)] = content
+            case Disconnected(name, why):
+                self.disconnected[name] = why
+            case Ended(error):
+                raise error
+
+
+def _key(raw: Raw) -> str:
+    return f"{fields.text(raw, 'metadata', 'namespace')}/{fields.text(raw, 'metadata', 'name')}"
+
+
+def _follow(api: Api, collection: Collection, put: Callable[[Report], None]) -> None:
+    version, pause_s = "", FIRST_PAUSE_S
+    wait = threading.Event().wait
+    while True:
+        try:
+            if not version:
+                found = api.list(collection.path, collection.selector, collection.fields_of)
+                version = found.version
+                put(Listed(collection.name, found.items))
+            for event in api.watch(collection.path, version, collection.selector, collection.fields_of):
+                version = str(fields.get(event.object, "metadata", "resourceVersion") or version)
+                pause_s = FIRST_PAUSE_S
+                if event.kind != "BOOKMARK":
+                    put(Changed(collection.name, event.object, event.kind == "DELETED"))
+        except NoAnswer as error:
+            if error.status in (UNAUTHORIZED, FORBIDDEN, NOT_FOUND):
+                put(Ended(error))
+                return
+            if error.status == GONE:
+                version = ""
+                continue
+            put(Disconnected(collection.name, str(error)))
+            wait(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        except Exception as error:  # noqa: BLE001 (`take` raises it in the thread that waits)
+            put(Ended(error))
+            return
