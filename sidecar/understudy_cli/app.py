@@ -197,7 +197,7 @@ def show_timeline(
     cluster = connect(kubeconfig, context, namespace)
     found = cluster.job(job)
     entries = timeline.timeline(found, cluster.recoveries_of(found), cluster.events_of(found))
-    show({"entries": entries}, output, lambda: render.timeline(entries, wide=output is Output.WIDE))
+    show({"entries": entries}, output, lambda: render.timeline(entries))
 
 
 # logs, stacks ---------------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ class Cluster:
 
     def recoveries_of(self, job: Job) -> tuple[Recovery, ...]:
         """The oldest first."""
-        return recoveries_of(job, self._recoveries(job.namespace))
+        return recoveries_of(job, self._recoveries(job))
 
     def events_of(self, job: Job) -> tuple[Raw, ...]:
         selector = f"involvedObject.uid={job.uid}"
@@ -77,7 +77,8 @@ class Cluster:
             Collection(PODS, collection("v1", PODS, job.namespace), job.pod_selector),
         ]
         if self._has_recoveries():
-            collections.append(Collection(RECOVERIES, collection(GROUP, RECOVERIES, job.namespace)))
+            path = collection(GROUP, RECOVERIES, job.namespace)
+            collections.append(Collection(RECOVERIES, path, job.recovery_selector))
         return Followed(self.api, tuple(collections))
 
     def follow_pods(self, job: Job) -> Followed:
@@ -96,10 +97,10 @@ class Cluster:
                 "kubectl config current-context"
             ) from error
 
-    def _recoveries(self, namespace: str) -> Iterable[Raw]:
+    def _recoveries(self, job: Job) -> Iterable[Raw]:
         """Empty if the cluster does not have the kind."""
         try:
-            return self.api.list(collection(GROUP, RECOVERIES, namespace)).items
+            return self.api.list(collection(GROUP, RECOVERIES, job.namespace), job.recovery_selector).items
         except NoAnswer as error:
             if error.status != NOT_FOUND:
                 raise

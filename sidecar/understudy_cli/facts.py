@@ -133,6 +133,10 @@ class Job:
             return f"{names.LABEL_JOB_UID}={self.uid}"
         return f"{names.LABEL_JOB}={self.name}"
 
+    @property
+    def recovery_selector(self) -> str:
+        return f"{names.LABEL_JOB_UID}={self.uid}"
+
 
 @dataclass(frozen=True)
 class Pod:

@@ -39,8 +39,9 @@ class RunByDefault(TyperGroup):
         """All words go to `run`, unless the first is another verb or asks for help. Raises WrongCall."""
         if args and args[0] not in (*self.commands, "-h", "--help"):
             args = ["run", *args]
-        asks_for_help = {"-h", "--help"} & set(args)
-        if args[:1] == ["run"] and "--" not in args and not asks_for_help and not ctx.resilient_parsing:
+        ours = args[: args.index("--")] if "--" in args else args
+        asks_for_help = {"-h", "--help"} & set(ours)
+        if args[:1] == ["run"] and ours is args and not asks_for_help and not ctx.resilient_parsing:
             raise WrongCall(NO_COMMAND)
         return list(super().parse_args(ctx, args))
 
@@ -166,7 +167,7 @@ def show_timeline(name: Run = "", output: Format = Output.TABLE) -> None:
     """List what happened to a run, in the order of time."""
     seen = _read(name)
     entries = timeline.timeline(seen.job, recoveries_of(seen.job, ()), seen.events)
-    show({"entries": entries}, output, lambda: render.timeline(entries, wide=output is Output.WIDE))
+    show({"entries": entries}, output, lambda: render.timeline(entries))
 
 
 @local.command("logs", epilog="Example: understudy local logs --rank 3 --round 5")

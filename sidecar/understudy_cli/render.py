@@ -5,7 +5,7 @@ Text comes from the cluster, so it is never read as rich's markup. Output that i
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from enum import Enum, StrEnum
 from typing import TextIO
@@ -83,14 +83,15 @@ def _plain(value: object) -> object:
 def jobs(rows: Sequence[JobRow], *, wide: bool, all_namespaces: bool) -> RenderableType:
     columns = ["NAME", "PHASE", "READY", "SPARES", "STEP", "RECOVERIES", "LAST FAULT", "AGE"]
     columns = (["NAMESPACE"] if all_namespaces else []) + columns + (["ROUND", "COORDINATOR", "TARGET"] if wide else [])
-    table = _table(columns, right=("RECOVERIES", "AGE"))
+    lines = []
     for row in rows:
         cells = [row.namespace] if all_namespaces else []
         cells += [row.name, row.phase, row.ready, row.spares, row.step, str(row.recoveries), row.last_fault, row.age]
         cells += [row.round, row.coordinator, row.target or "-"] if wide else []
-        styled = [Text(cell, style=_PHASES.get(cell, "") if cell == row.phase else "") for cell in cells]
-        table.add_row(*styled)
-    return table
+        lines.append([Text(cell, style=_PHASES.get(cell, "") if cell == row.phase else "") for cell in cells])
+    fold = ("NAMESPACE", "NAME", "LAST FAULT", "COORDINATOR", "TARGET")
+    padding = 1 if all_namespaces else 2  # so that a terminal of 80 columns has room for it
+    return _table(columns, lines, right=("RECOVERIES", "AGE"), fold=fold, padding=padding)
 
 
 def tree(shown: JobTree, *, wide: bool) -> RenderableType:
@@ -114,7 +115,7 @@ def tree(shown: JobTree, *, wide: bool) -> RenderableType:
 
 def _pods(pods: Sequence[PodRow], *, is_last: bool, wide: bool) -> RenderableType:
     columns = ["", "RANKS", "POD", "NODE", "STATE", "", "AGE"] + (["MESSAGE"] if wide else [])
-    table = _table(columns, right=("AGE",), pad=(0, 1, 0, 0))
+    lines = []
     for number, pod in enumerate(pods):
         guide = "└─" if is_last and number == len(pods) - 1 else "├─"
         style = "green" if pod.is_ready else "dim" if pod.state in ("Succeeded", "Completed") else "yellow"
@@ -127,8 +128,8 @@ def _pods(pods: Sequence[PodRow], *, is_last: bool, wide: bool) -> RenderableTyp
             Text("coordinator" if pod.is_coordinator else "", style="cyan"),
             Text(pod.age),
         ]
-        table.add_row(*cells, *([Text(pod.message)] if wide else []))
-    return table
+        lines.append([*cells, *([Text(pod.message)] if wide else [])])
+    return _table(columns, lines, right=("AGE",), fold=("POD", "NODE", "MESSAGE"), padding=1)
 
 
 def _faults(faults: Sequence[FaultRow], more: int) -> RenderableType:
@@ -179,12 +180,17 @@ def _explanation(fault: Explanation) -> RenderableType:
     return grid
 
 
-def timeline(entries: Sequence[Entry], *, wide: bool) -> RenderableType:
-    table = _table(["TIME (UTC)", "AFTER", "WHAT", "DETAILS"], right=("AFTER",), fold=("DETAILS",))
-    for entry in entries:
-        style = "yellow" if entry.is_warning else ""
-        table.add_row(Text(entry.time), Text(entry.after, style="dim"), Text(entry.kind, style=style), Text(entry.text))
-    return table
+def timeline(entries: Sequence[Entry]) -> RenderableType:
+    lines = [
+        [
+            Text(entry.time),
+            Text(entry.after, style="dim"),
+            Text(entry.kind, style="yellow" if entry.is_warning else ""),
+            Text(entry.text),
+        ]
+        for entry in entries
+    ]
+    return _table(["TIME (UTC)", "AFTER", "WHAT", "DETAILS"], lines, right=("AFTER",), fold=("DETAILS",))
 
 
 # spares, nodes, doctor, stacks ------------------------------------------------------------------------------------------
@@ -192,27 +198,37 @@ def timeline(entries: Sequence[Entry], *, wide: bool) -> RenderableType:
 
 def spares(shown: Spares, *, all_namespaces: bool) -> RenderableType:
     first = ["NAMESPACE"] if all_namespaces else []
-    owners = _table([*first, "OWNER", "KIND", "READY", "CLAIMED", "AVAILABLE", "POOL", "NOTE"], fold=("NOTE",))
-    for row in shown.owners:
-        cells = [row.owner, row.kind, row.ready, str(row.claimed), row.available, row.pool, row.note]
-        owners.add_row(*map(Text, ([row.namespace] if all_namespaces else []) + cells))
+    lines = [
+        [row.namespace][: len(first)]
+        + [row.owner, row.kind, row.ready, str(row.claimed), row.available, row.pool, row.note]
+        for row in shown.owners
+    ]
+    columns = [*first, "OWNER", "KIND", "READY", "CLAIMED", "AVAILABLE", "POOL", "NOTE"]
+    owners = _table(columns, [list(map(Text, line)) for line in lines], fold=("OWNER", "POOL", "NOTE"))
     if not shown.pods:
         return owners
-    pods = _table([*first, "SPARE", "OWNER", "NODE", "STATE", "CLAIMED BY", "AGE"])
-    for pod in shown.pods:
-        cells = [pod.name, pod.owner, pod.node, pod.state, pod.claimed_by, pod.age]
-        pods.add_row(*map(Text, ([pod.namespace] if all_namespaces else []) + cells))
+    lines = [
+        [pod.namespace][: len(first)] + [pod.name, pod.owner, pod.node, pod.state, pod.claimed_by, pod.age]
+        for pod in shown.pods
+    ]
+    columns = [*first, "SPARE", "OWNER", "NODE", "STATE", "CLAIMED BY", "AGE"]
+    pods = _table(columns, [list(map(Text, line)) for line in lines], fold=("SPARE", "OWNER", "NODE", "CLAIMED BY"))
     return Group(owners, Text(""), pods)
 
 
 def nodes(rows: Sequence[NodeRow]) -> RenderableType:
-    table = _table(["NODE", "STATE", "PODS", "AVOIDED BY", "FINDINGS"], fold=("PODS", "AVOIDED BY", "FINDINGS"))
-    for row in rows:
-        style = {"Ready": "green", "NotReady": "red"}.get(row.state, "")
-        findings = Text("\n".join(row.findings) or "-", style="yellow" if row.findings else "")
-        pods, avoided = ", ".join(row.pods) or "-", ", ".join(row.avoided_by) or "-"
-        table.add_row(Text(row.name), Text(row.state, style=style), Text(pods), Text(avoided), findings)
-    return table
+    lines = [
+        [
+            Text(row.name),
+            Text(row.state, style={"Ready": "green", "NotReady": "red"}.get(row.state, "")),
+            Text(", ".join(row.pods) or "-"),
+            Text(", ".join(row.avoided_by) or "-"),
+            Text("\n".join(row.findings) or "-", style="yellow" if row.findings else ""),
+        ]
+        for row in rows
+    ]
+    fold = ("NODE", "PODS", "AVOIDED BY", "FINDINGS")
+    return _table(["NODE", "STATE", "PODS", "AVOIDED BY", "FINDINGS"], lines, fold=fold)
 
 
 def diagnosis(found: Sequence[Finding]) -> RenderableType:
@@ -239,15 +255,24 @@ def stacks(groups: Sequence[StackGroup]) -> RenderableType:
 
 
 def _table(
-    columns: Iterable[str],
+    columns: Sequence[str],
+    lines: Sequence[Sequence[Text]],
     *,
     right: Sequence[str] = (),
     fold: Sequence[str] = (),
-    pad: tuple[int, int, int, int] = (0, 2, 0, 0),
+    padding: int = 2,
 ) -> Table:
-    table = Table(box=None, pad_edge=False, padding=pad, header_style="dim")
-    for column in columns:
-        can_fold = column in fold
-        justify = "right" if column in right else "left"
-        table.add_column(column, justify=justify, no_wrap=not can_fold, overflow="fold" if can_fold else "ellipsis")  # type: ignore[arg-type]
+    """right: columns of numbers. fold: columns that a narrow terminal breaks into lines; all others keep their width."""
+    table = Table(box=None, pad_edge=False, padding=(0, padding, 0, 0), header_style="dim")
+    for number, column in enumerate(columns):
+        widest = max((line[number].cell_len for line in lines), default=0)
+        table.add_column(
+            column,
+            justify="right" if column in right else "left",
+            overflow="fold",
+            no_wrap=column not in fold,
+            min_width=max(map(len, column.split()), default=0) if column in fold else max(widest, len(column)),
+        )
+    for line in lines:
+        table.add_row(*line)
     return table

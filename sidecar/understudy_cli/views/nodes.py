@@ -55,6 +55,6 @@ def _row(
 
 
 def _finding(entry: AvoidedNode, now: float) -> str:
-    what = entry.fault_class or "Memory"
+    reason = ": ".join(filter(None, (entry.fault_class, entry.reason))) or "no reason given"
     until = "" if entry.until is None else f", for another {duration(entry.until - now)}"
-    return f"{what}: {entry.reason or 'no reason given'} (source {entry.source}{until})"
+    return f"{reason} (source {entry.source}{until})"

@@ -5,6 +5,7 @@
 
 import io
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console, RenderableType
@@ -25,7 +26,7 @@ def _job() -> RenderableType:
     return render.tree(jobs.job_tree(job, pods, recoveries_of(job, ()), samples.NOW), wide=False)
 
 
-def _jobs() -> RenderableType:
+def _jobs(*, all_namespaces: bool) -> RenderableType:
     waiting = samples.job(
         "a-job-with-a-long-name",
         phase="Pending",
@@ -36,7 +37,7 @@ def _jobs() -> RenderableType:
         progress=None,
     )
     rows = jobs.job_rows([read_job(samples.job()), read_job(waiting)], samples.NOW)
-    return render.jobs(rows, wide=False, all_namespaces=True)
+    return render.jobs(rows, wide=False, all_namespaces=all_namespaces)
 
 
 def _why() -> RenderableType:
@@ -46,7 +47,7 @@ def _why() -> RenderableType:
 
 def _timeline() -> RenderableType:
     job = read_job(samples.job())
-    return render.timeline(timeline.timeline(job, recoveries_of(job, ()), samples.events()), wide=False)
+    return render.timeline(timeline.timeline(job, recoveries_of(job, ()), samples.events()))
 
 
 def _spares() -> RenderableType:
@@ -72,7 +73,8 @@ def _stacks() -> RenderableType:
 
 VIEWS: dict[str, Callable[[], RenderableType]] = {
     "job": _job,
-    "jobs": _jobs,
+    "jobs": partial(_jobs, all_namespaces=False),
+    "jobs-of-all-namespaces": partial(_jobs, all_namespaces=True),
     "why": _why,
     "timeline": _timeline,
     "spares": _spares,

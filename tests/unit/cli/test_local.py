@@ -1,6 +1,8 @@
 """The verbs of local mode, without a run: which options a run gets, and what an ended run shows."""
 
 import json
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +28,14 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
 
 
 @pytest.fixture
-def ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The folder of a run that has ended."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+def ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of a run that has ended. Its path is short, as that of a Unix socket has to be."""
+    with tempfile.TemporaryDirectory(prefix="runs-") as parent:
+        monkeypatch.setattr("tempfile.tempdir", parent)
+        yield end_a_run()
+
+
+def end_a_run() -> Path:
     folder = run_folder.make("night")
     job = samples.job("night")
     folder.record_end({"job": job, "pods": [samples.pod("p", "node-1", rank=0)], "events": samples.events()})
