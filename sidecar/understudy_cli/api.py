@@ -1,4 +1,4 @@
-"""A client of the API server that only reads: get, list, watch, logs; and the two requests of `doctor` that store nothing.
+"""A client of the API server that only reads: get, list, watch, logs. Two requests of `doctor` store nothing.
 
 Rules: each answer and each line has a size limit. No redirect is followed, because it would send the token elsewhere.
 A request whose credentials were rejected is sent once more, with newer ones if the kubeconfig can get any.
@@ -10,7 +10,7 @@ import json
 import os
 import ssl
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
@@ -89,7 +89,7 @@ class Api:
                 raise NoAnswer(fields.text(content, "message"), fields.count(content, "code"))
             yield WatchEvent(fields.text(event, "type"), content)
 
-    def log(self, path: str, query: Query, *, follow: bool) -> Iterator[str]:
+    def log(self, path: str, query: Query, *, follow: bool) -> Generator[str]:
         """The lines of a container's log, as they are. Raises NoAnswer."""
         patience = None if follow else READ_S
         given = {**query, "follow": "true"} if follow else query

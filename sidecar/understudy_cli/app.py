@@ -25,8 +25,21 @@ from understudy_cli.failures import ExitCode, NotFound, WrongCall
 from understudy_cli.following import Followed
 from understudy_cli.log_lines import Wanted
 from understudy_cli.pod_logs import FollowedLogs, Line, read_lines
-from understudy_cli.printing import DEFAULT_TAIL, Follow, Format, Last, Rank, Round, Tail, Watch
-from understudy_cli.printing import draw, no_lines, say, show, show_stacks
+from understudy_cli.printing import (
+    DEFAULT_TAIL,
+    Follow,
+    Format,
+    Last,
+    Rank,
+    Round,
+    Tail,
+    Watch,
+    draw,
+    no_lines,
+    say,
+    show,
+    show_stacks,
+)
 from understudy_cli.render import Output
 from understudy_cli.views import causes, checks, jobs, nodes, spares, timeline
 
@@ -45,7 +58,9 @@ app = typer.Typer(
 Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace. Default: that of the context.")]
 AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="All namespaces.")]
 Context = Annotated[str, typer.Option("--context", help="Context of the kubeconfig. Default: the current one.")]
-Kubeconfig = Annotated[str, typer.Option("--kubeconfig", help="Path of a kubeconfig. Default: KUBECONFIG, ~/.kube/config.")]
+Kubeconfig = Annotated[
+    str, typer.Option("--kubeconfig", help="Path of a kubeconfig. Default: KUBECONFIG, ~/.kube/config.")
+]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="A TrainingJob, or an InjectedJob such as jobset.llm.")]
 
 
@@ -55,7 +70,7 @@ def program() -> str:
 
 
 def version() -> str:
-    """"" if the program runs from its sources."""
+    """ "" if the program runs from its sources."""
     try:
         return metadata.version("understudy-training")
     except metadata.PackageNotFoundError:

@@ -82,9 +82,7 @@ class Cluster:
         return Followed(self.api, tuple(collections))
 
     def follow_pods(self, job: Job) -> Followed:
-        return Followed(
-            self.api, (Collection(PODS, collection("v1", PODS, job.namespace), job.pod_selector),)
-        )
+        return Followed(self.api, (Collection(PODS, collection("v1", PODS, job.namespace), job.pod_selector),))
 
     def _list_ours(self, plural: str) -> tuple[Raw, ...]:
         try:

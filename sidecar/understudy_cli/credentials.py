@@ -108,9 +108,7 @@ def read_credentials(output: bytes, command: str) -> Credentials:
         status = fields.table(json.loads(output), "status")
     except (ValueError, RecursionError) as error:
         raise NoAnswer(f"{command} printed no JSON; run it to see why") from error
-    token, certificate, key = (
-        fields.get(status, name) for name in ("token", "clientCertificateData", "clientKeyData")
-    )
+    token, certificate, key = (fields.get(status, name) for name in ("token", "clientCertificateData", "clientKeyData"))
     if not isinstance(token, str) and not (isinstance(certificate, str) and isinstance(key, str)):
         raise NoAnswer(f"{command} printed neither a token nor a client certificate; run it to see why")
     return Credentials(

@@ -1,4 +1,4 @@
-"""The command `understudy`. An error of a user is one line on stderr; a missing package is named with the extra to install."""
+"""The command `understudy`. An error of a user is one line on stderr. If a package is missing, it names the extra."""
 
 import sys
 

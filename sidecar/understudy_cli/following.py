@@ -81,7 +81,7 @@ class Followed:
         return tuple(self._objects.get(name, {}).values())
 
     def take(self, limit_s: float) -> bool:
-        """Wait for news, and apply all that there are. Returns whether there were any. Raises the error that has ended one."""
+        """Wait for news, and apply all. Returns whether there were any. Raises the error that ended a collection."""
         try:
             self._apply(self._reports.get(timeout=limit_s))
         except queue.Empty:

@@ -63,16 +63,18 @@ def read_access(files: Sequence[ConfigFile], context: str = "") -> Access:
     """context: "" for the current one. Raises WrongCall."""
     name = context or next((found for file in files if (found := text(file.content, "current-context"))), "")
     if not name:
-        raise WrongCall("the kubeconfig has no current context: choose one with --context, or kubectl config use-context")
+        raise WrongCall(
+            "the kubeconfig has no current context: choose one with --context, or kubectl config use-context"
+        )
     _, chosen = _named(files, "contexts", "context", name, "--context")
     cluster_name, user_name = text(chosen, "cluster"), text(chosen, "user")
     cluster_file, cluster = _named(files, "clusters", "cluster", cluster_name, f"the cluster of context {name}")
-    user_file, user = ConfigFile(Path(), {}), {}
-    if user_name:
-        user_file, user = _named(files, "users", "user", user_name, f"the user of context {name}")
+    user_file, user = _named(files, "users", "user", user_name, f"the user of context {name}") if user_name else _NOBODY
     server = text(cluster, "server").rstrip("/")
     if not server.startswith(("https://", "http://")):
-        raise WrongCall(f"cluster {cluster_name} of the kubeconfig has the server {server!r}: expected an https:// address")
+        raise WrongCall(
+            f"cluster {cluster_name} of the kubeconfig has the server {server!r}: expected an https:// address"
+        )
     if get(user, "auth-provider") is not None:
         raise WrongCall(
             f"user {user_name} of the kubeconfig has an auth-provider, which kubectl does not support since 1.26: "
@@ -96,6 +98,9 @@ def read_access(files: Sequence[ConfigFile], context: str = "") -> Access:
         credentials=_exec(user, user_file),
         impersonate=text(user, "as"),
     )
+
+
+_NOBODY: tuple[ConfigFile, Mapping[str, Any]] = (ConfigFile(Path(), {}), {})
 
 
 def in_cluster(host: str, port: str, namespace: str) -> Access:

@@ -16,12 +16,24 @@ from rich.console import RenderableType
 from typer.core import TyperGroup
 
 from understudy_cli import fields, render
-from understudy_cli.printing import DEFAULT_TAIL, Follow, Format, Last, Rank, Round, Tail, Watch
-from understudy_cli.printing import draw, no_lines, show, show_stacks
 from understudy_cli.facts import Job, Pod, read_job, read_pod, recoveries_of
 from understudy_cli.failures import NoAnswer, NotFound, WrongCall
 from understudy_cli.fields import Raw
 from understudy_cli.log_lines import LogFilter, Wanted
+from understudy_cli.printing import (
+    DEFAULT_TAIL,
+    Follow,
+    Format,
+    Last,
+    Rank,
+    Round,
+    Tail,
+    Watch,
+    draw,
+    no_lines,
+    show,
+    show_stacks,
+)
 from understudy_cli.render import Output
 from understudy_cli.untrusted import log_line
 from understudy_cli.views import causes, jobs, timeline
@@ -63,11 +75,14 @@ RunOption = Annotated[str, typer.Option("--run", metavar="NAME", help="Name of t
     epilog="Example: understudy local --nodes 3 --spares 1 --nproc 2 -- python train.py",
 )
 def run(
-    command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND ...", help="The command of a worker.")] = None,
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="-- COMMAND ...", help="The command of a worker.")
+    ] = None,
     nodes: Annotated[int, typer.Option("--nodes", help="Members that train.")] = 2,
     spares: Annotated[int, typer.Option("--spares", help="Members that wait.")] = 1,
     nproc: Annotated[
-        int | None, typer.Option("--nproc", help="Workers of each member. Default: torchrun's --nproc-per-node, else 1.")
+        int | None,
+        typer.Option("--nproc", help="Workers of each member. Default: torchrun's --nproc-per-node, else 1."),
     ] = None,
     grace: Annotated[int, typer.Option("--grace", metavar="SECONDS", help="Time to save after Ctrl-C.")] = 30,
     restarts: Annotated[int, typer.Option("--restarts", help="Restarts in place within an hour.")] = 1000,
@@ -75,7 +90,8 @@ def run(
         int, typer.Option("--restarts-per-member", help="Restarts in place for one member, after which it is replaced.")
     ] = 1000,
     preload: Annotated[
-        str | None, typer.Option("--preload", metavar="A,B", help="Modules that workers share (docs/how-to/workers.md).")
+        str | None,
+        typer.Option("--preload", metavar="A,B", help="Modules that workers share (docs/how-to/workers.md)."),
     ] = None,
     no_zygote: Annotated[bool, typer.Option("--no-zygote", help="Start every worker as a new process.")] = False,
     name: Annotated[str, typer.Option("--name", help="Name of this run. Default: random.")] = "",
@@ -208,7 +224,7 @@ def stacks(
     """Show the Python stacks that workers wrote at the newest hang, grouped: ranks with equal stacks together."""
     folder = _asked(lambda: _folder(name))
     paths = sorted(folder.logs.glob("*.log"))
-    show_stacks({path.stem: [line for line in _Tail(path, Wanted()).newest(-1)] for path in paths}, rank, output)
+    show_stacks({path.stem: _Tail(path, Wanted()).newest(-1) for path in paths}, rank, output)
 
 
 # Edges ----------------------------------------------------------------------------------------------------------------

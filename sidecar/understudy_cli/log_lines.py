@@ -1,8 +1,8 @@
 """Which lines of a trainer container's log belong to a rank and a round, and the stacks that the log contains. Pure.
 
-A worker's line begins with `[rank 3] `. It has no round, but the launcher writes one into a line of its own when workers
-start: `understudy launcher: round=EPOCH.TERM.ROUND workers started ranks=…`. So a line belongs to the round of the newest
-such line before it. A line before the first of these has no round.
+A worker's line begins with `[rank 3] `. It has no round, but when workers start, the launcher writes a line with it:
+`understudy launcher: round=EPOCH.TERM.ROUND workers started ranks=…`. So a line belongs to the round of the newest such
+line before it. A line before the first of these has no round.
 """
 
 import re
@@ -75,7 +75,7 @@ class _Collected:
 
 
 def newest_dumps(lines: Iterable[str]) -> dict[int, Dump]:
-    """The newest stacks of each rank in the log of one container. A rank without stacks (it did not write any) has none."""
+    """The newest stacks of each rank in the log of one container, without the ranks that wrote none."""
     found: dict[int, _Collected] = {}
     for line in lines:
         dump = _DUMP.match(line)
@@ -103,7 +103,7 @@ class StackGroup:
 
 
 def grouped(dumps: Iterable[Dump]) -> tuple[StackGroup, ...]:
-    """The dumps of the newest round that has any. The smallest group is the first: a hang often has one rank elsewhere."""
+    """The dumps of the newest round that has any. The smallest group is first: often one rank in a hang differs."""
     found = list(dumps)
     newest = max((dump.round for dump in found), default=0)
     groups: dict[tuple[str, ...], list[Dump]] = {}

@@ -86,7 +86,6 @@ class FollowedLogs:
         self._api, self._pods, self._name, self._wanted, self._tail = api, pods, name, wanted, tail
         self._lines: queue.Queue[Line] = queue.Queue(maxsize=10_000)
         self._threads: dict[str, threading.Thread] = {}
-        self._began = False
 
     def run(self, show: Callable[[Line], None]) -> None:
         """Until all pods have ended. Raises WrongCall if there are too many, or the error that has ended the watch."""
@@ -94,11 +93,14 @@ class FollowedLogs:
             self._pods.take(TAKE_S if self._lines.empty() else 0.0)
             if self._pods.is_complete:
                 self._start_new()
-            is_idle = self._show_all(show)
-            if is_idle and self._began and not any(thread.is_alive() for thread in self._threads.values()):
-                if all(read_pod(raw).has_ended for raw in self._pods.objects(self._name)):
-                    self._show_all(show)
-                    return
+            if self._show_all(show) and self._is_over():
+                self._show_all(show)
+                return
+
+    def _is_over(self) -> bool:
+        if not self._threads or any(thread.is_alive() for thread in self._threads.values()):
+            return False
+        return all(read_pod(raw).has_ended for raw in self._pods.objects(self._name))
 
     def _show_all(self, show: Callable[[Line], None]) -> bool:
         """Whether there was nothing to show."""
@@ -118,7 +120,6 @@ class FollowedLogs:
                 raise WrongCall(f"-f follows at most {MOST_FOLLOWED} pods: choose one rank with --rank")
             follow = threading.Thread(target=self._follow, args=(pod,), daemon=True)
             self._threads[pod.uid] = follow
-            self._began = True
             follow.start()
 
     def _may_have_lines(self, pod: Pod) -> bool:

@@ -29,8 +29,12 @@ def show(value: object, output: Output, drawn: Callable[[], RenderableType]) -> 
     """value: the view, for JSON and YAML."""
     if output.is_data:
         sys.stdout.write(render.data(value, output))
+        return
+    console = render.console()
+    if console.is_terminal:
+        console.print(drawn())
     else:
-        render.console().print(drawn())
+        sys.stdout.write(render.plain(console, drawn()))
 
 
 def say(text: str) -> None:
@@ -49,11 +53,10 @@ def draw(frames: Iterator[RenderableType | None]) -> None:
         return
     before = ""
     for frame in frames:
-        with console.capture() as captured:
-            console.print(frame)
-        if captured.get() != before:
-            before = captured.get()
-            sys.stdout.write(before + "\n")
+        text = "" if frame is None else render.plain(console, frame)
+        if text and text != before:
+            before = text
+            sys.stdout.write(f"{text}\n")
             sys.stdout.flush()
 
 
@@ -73,7 +76,7 @@ def show_stacks(logs_of: dict[str, list[str]], rank: int | None, output: Output)
     if not groups:
         of_rank = "" if rank is None else f" of rank {rank}"
         raise NotFound(
-            f"the logs have no stacks{of_rank}: workers write them at a hang, if faults.hang is set and the script calls "
-            "step() (docs/how-to/workers.md#when-a-training-hangs)"
+            f"the logs have no stacks{of_rank}: workers write them at a hang, if faults.hang is set and the script "
+            "calls step() (docs/how-to/workers.md#when-a-training-hangs)"
         )
     show({"groups": groups}, output, lambda: render.stacks(groups))

@@ -1,6 +1,6 @@
 """Prints views: as tables and trees with rich, or as JSON and YAML with the fields of the view.
 
-Text comes from the cluster, so it is never read as rich's markup. Output that is no terminal is neither cut nor colored.
+Text comes from the cluster, so it is never read as rich's markup. Output to a file or pipe is neither cut nor colored.
 """
 
 import json
@@ -57,12 +57,19 @@ def console(stream: TextIO | None = None) -> Console:
     return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
 
+def plain(console: Console, drawn: RenderableType) -> str:
+    """The text without the spaces that fill a table's lines."""
+    with console.capture() as captured:
+        console.print(drawn)
+    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+
+
 def data(value: object, output: Output) -> str:
     """A view as JSON or YAML."""
-    plain = _plain(value)
+    fields = _plain(value)
     if output is Output.YAML:
-        return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=UNLIMITED)
-    return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
+        return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=UNLIMITED)
+    return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
 
 
 def _plain(value: object) -> object:
@@ -104,7 +111,11 @@ def tree(shown: JobTree, *, wide: bool) -> RenderableType:
     if job.target:
         parts.append(Text(f"injected: {job.target}", style="dim"))
     is_last = not shown.faults and not shown.more_pods
-    parts.append(_pods(shown.pods, is_last=is_last, wide=wide) if shown.pods else Text(f"{'└─' if is_last else '├─'} no pods", style="dim"))
+    parts.append(
+        _pods(shown.pods, is_last=is_last, wide=wide)
+        if shown.pods
+        else Text(f"{'└─' if is_last else '├─'} no pods", style="dim")
+    )
     if shown.more_pods:
         parts.append(Text(f"{'├─' if shown.faults else '└─'} and {shown.more_pods} more pods: -o wide", style="dim"))
     if shown.faults:
@@ -193,26 +204,25 @@ def timeline(entries: Sequence[Entry]) -> RenderableType:
     return _table(["TIME (UTC)", "AFTER", "WHAT", "DETAILS"], lines, right=("AFTER",), fold=("DETAILS",))
 
 
-# spares, nodes, doctor, stacks ------------------------------------------------------------------------------------------
+# spares, nodes, doctor, stacks ----------------------------------------------------------------------------------------
 
 
 def spares(shown: Spares, *, all_namespaces: bool) -> RenderableType:
     first = ["NAMESPACE"] if all_namespaces else []
-    lines = [
-        [row.namespace][: len(first)]
-        + [row.owner, row.kind, row.ready, str(row.claimed), row.available, row.pool, row.note]
-        for row in shown.owners
-    ]
+    lines = []
+    for row in shown.owners:
+        cells = [row.owner, row.kind, row.ready, str(row.claimed), row.available, row.pool, row.note]
+        lines.append(list(map(Text, [row.namespace, *cells] if all_namespaces else cells)))
     columns = [*first, "OWNER", "KIND", "READY", "CLAIMED", "AVAILABLE", "POOL", "NOTE"]
-    owners = _table(columns, [list(map(Text, line)) for line in lines], fold=("OWNER", "POOL", "NOTE"))
+    owners = _table(columns, lines, fold=("OWNER", "POOL", "NOTE"))
     if not shown.pods:
         return owners
-    lines = [
-        [pod.namespace][: len(first)] + [pod.name, pod.owner, pod.node, pod.state, pod.claimed_by, pod.age]
-        for pod in shown.pods
-    ]
+    lines = []
+    for pod in shown.pods:
+        cells = [pod.name, pod.owner, pod.node, pod.state, pod.claimed_by, pod.age]
+        lines.append(list(map(Text, [pod.namespace, *cells] if all_namespaces else cells)))
     columns = [*first, "SPARE", "OWNER", "NODE", "STATE", "CLAIMED BY", "AGE"]
-    pods = _table(columns, [list(map(Text, line)) for line in lines], fold=("SPARE", "OWNER", "NODE", "CLAIMED BY"))
+    pods = _table(columns, lines, fold=("SPARE", "OWNER", "NODE", "CLAIMED BY"))
     return Group(owners, Text(""), pods)
 
 
@@ -262,7 +272,7 @@ def _table(
     fold: Sequence[str] = (),
     padding: int = 2,
 ) -> Table:
-    """right: columns of numbers. fold: columns that a narrow terminal breaks into lines; all others keep their width."""
+    """right: columns of numbers. fold: columns that a narrow terminal breaks into lines. Others keep their width."""
     table = Table(box=None, pad_edge=False, padding=(0, padding, 0, 0), header_style="dim")
     for number, column in enumerate(columns):
         widest = max((line[number].cell_len for line in lines), default=0)

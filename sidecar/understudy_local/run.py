@@ -116,4 +116,3 @@ def _devices() -> tuple[str, ...]:
         return tuple(name for name in chosen.split(",") if name)
     found = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia*")]
     return tuple(sorted((name for name in found if name.isdigit()), key=int))
-

@@ -124,12 +124,13 @@ def active(name: str) -> RunFolder:
 
 
 def newest(name: str) -> RunFolder:
-    """The run of that name, active or not; if it is empty the newest, active ones first. Raises UsageError."""
-    known = live() or sorted(map(RunFolder, _parent().iterdir()), key=lambda run: run.path.stat().st_mtime, reverse=True)
-    named = [of(name)] if name and of(name).path.is_dir() else []
-    if not (named or (known and not name)):
-        raise UsageError(f"no local run{f' with the name {name}' if name else ''} is kept: start one with `understudy local -- COMMAND`")
-    return named[0] if named else known[0]
+    """The run of that name, active or not. Without a name: the newest, active ones first. Raises UsageError."""
+    kept = sorted(map(RunFolder, _parent().iterdir()), key=lambda run: run.path.stat().st_mtime, reverse=True)
+    run = next((run for run in (*live(), *kept) if name in ("", run.name)), None)
+    if run is None:
+        named = f" with the name {name}" if name else ""
+        raise UsageError(f"no local run{named} is kept: start one with `understudy local -- COMMAND`")
+    return run
 
 
 def _is_live(run: RunFolder) -> bool:

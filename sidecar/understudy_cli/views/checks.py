@@ -53,15 +53,15 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class Installation:
-    """What was read. rights: by `verb resource`. lease: None if no Lease exists. rejection: why the API server rejects a
-    small TrainingJob; "" if it accepts it. endpoints: EndpointSlices by the name of their Service.
+    """Facts about an installation. rights: by `verb resource`. lease: None if there is none. endpoints: EndpointSlices
+    by the name of their Service. rejection: why the API server rejects a small TrainingJob; "" if it accepts it.
     """
 
     version: Raw | Unreadable
     served: Sequence[str] | Unreadable
     rights: Mapping[str, bool] | Unreadable
     deployments: Sequence[Raw] | Unreadable
-    lease: Raw | None | Unreadable
+    lease: Raw | Unreadable | None
     webhooks: Sequence[Raw] | Unreadable
     endpoints: Mapping[str, Sequence[Raw]] | Unreadable
     dns: Sequence[Raw] | Unreadable
@@ -121,7 +121,7 @@ def _rights(seen: Installation, now: float) -> Iterator[Finding]:
     missing = [right for right, is_allowed in seen.rights.items() if not is_allowed]
     if missing:
         text = f"this account may not {', '.join(missing)}"
-        fix = "bind the role view to the account, with the chart's rbac.aggregate.enabled; `list nodes` needs a role of its own"
+        fix = "bind the role view to the account (rbac.aggregate.enabled of the chart); `list nodes` needs another role"
         yield Finding(check, Level.WARNING, text, fix)
     else:
         yield Finding(check, Level.OK, "the account may read everything that this program shows")
@@ -169,7 +169,9 @@ def _leader(seen: Installation, now: float) -> Iterator[Finding]:
         yield Finding(check, Level.ERROR, "no replica of the operator is the leader", fix)
     elif now - renewed_at > LEASE_SILENCE_S:
         text = f"the leader {holder} has not renewed its Lease for {duration(now - renewed_at)}"
-        yield Finding(check, Level.ERROR, text, f"{fix}. If it is healthy, compare the clocks of this machine and the cluster")
+        yield Finding(
+            check, Level.ERROR, text, f"{fix}. If it is healthy, compare the clocks of this machine and the cluster"
+        )
     else:
         yield Finding(check, Level.OK, f"{holder} is the leader")
 
@@ -192,7 +194,9 @@ def _webhook(seen: Installation, now: float) -> Iterator[Finding]:
             yield Finding(check, Level.OK, text)
         else:
             fix = f"see kubectl --namespace {namespace} describe pods -l app.kubernetes.io/component=webhook"
-            yield Finding(check, Level.ERROR, f"{text}, so pods with the label understudy.dev/inject cannot be created", fix)
+            yield Finding(
+                check, Level.ERROR, f"{text}, so pods with the label understudy.dev/inject cannot be created", fix
+            )
 
 
 def _services(webhooks: Iterable[Raw]) -> Iterator[tuple[str, str]]:
@@ -228,7 +232,9 @@ def _certificates(seen: Installation, now: float) -> Iterator[Finding]:
 def _of_bundle(check: str, name: str, bundle: object, now: float) -> Finding:
     if not isinstance(bundle, str) or not bundle:
         text = f"webhook {name} has no caBundle, so the API server cannot verify the webhook"
-        return Finding(check, Level.ERROR, text, "wait a minute after the installation; else see the log of the rotation's pod")
+        return Finding(
+            check, Level.ERROR, text, "wait a minute after the installation; else see the log of the rotation's pod"
+        )
     try:
         ends = authority_ends(bundle)
     except ValueError as error:
@@ -239,10 +245,14 @@ def _of_bundle(check: str, name: str, bundle: object, now: float) -> Finding:
     left_s = max(ends) - now
     if left_s <= 0:
         text = f"the authority of webhook {name} expired {duration(-left_s)} ago"
-        return Finding(check, Level.ERROR, text, "see docs/how-to/install.md#certificates, and the log of the rotation's pod")
+        return Finding(
+            check, Level.ERROR, text, "see docs/how-to/install.md#certificates, and the log of the rotation's pod"
+        )
     if left_s < CERTIFICATE_SOON_S:
         text = f"the authority of webhook {name} expires in {duration(left_s)}"
-        return Finding(check, Level.WARNING, text, "check that the rotation, cert-manager or your own process renews it")
+        return Finding(
+            check, Level.WARNING, text, "check that the rotation, cert-manager or your own process renews it"
+        )
     return Finding(check, Level.OK, f"the authority of webhook {name} is valid for another {duration(left_s)}")
 
 

@@ -108,7 +108,7 @@ def job_tree(
 
 
 def notes(job: Job) -> tuple[str, ...]:
-    """The messages of conditions that a user should read: why the job does not train, or trains with less than it asks."""
+    """The messages of conditions that need attention: the job does not train, or it lacks pods or spares."""
     found = [
         f"{condition.type} ({condition.reason}): {condition.message}"
         for condition in job.conditions

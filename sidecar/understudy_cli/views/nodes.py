@@ -1,7 +1,7 @@
 """`nodes`: the nodes of jobs, the findings against them, and the pods that run there. Pure.
 
-The findings are those that the jobs report in `status.avoidedNodes`, and the annotations of the Node. If the account may
-not read nodes, the state of a node is not known.
+The findings are those that jobs report in `status.avoidedNodes`, and the annotations of the Node. If the account may
+not read nodes, their state is not known.
 """
 
 from collections.abc import Iterable
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from understudy_cli.facts import AvoidedNode, Job, Node, Pod
 from understudy_cli.views.jobs import ranks_of
 from understudy_cli.views.phrases import NONE, duration
+
 
 @dataclass(frozen=True)
 class NodeRow:
@@ -22,7 +23,9 @@ class NodeRow:
     pods: tuple[str, ...]
 
 
-def node_rows(jobs: Iterable[Job], pods: Iterable[Pod], nodes: Iterable[Node] | None, now: float) -> tuple[NodeRow, ...]:
+def node_rows(
+    jobs: Iterable[Job], pods: Iterable[Pod], nodes: Iterable[Node] | None, now: float
+) -> tuple[NodeRow, ...]:
     """Nodes with a pod of a job or of a pool, and nodes with findings; those with findings first. nodes: None if not
     readable."""
     known = {node.name: node for node in nodes or ()}
@@ -40,9 +43,7 @@ def node_rows(jobs: Iterable[Job], pods: Iterable[Pod], nodes: Iterable[Node] | 
     return tuple(sorted(rows, key=lambda row: (not row.findings, row.state != "NotReady", row.name)))
 
 
-def _row(
-    name: str, node: Node | None, pods: list[str], avoided: list[tuple[str, AvoidedNode]], now: float
-) -> NodeRow:
+def _row(name: str, node: Node | None, pods: list[str], avoided: list[tuple[str, AvoidedNode]], now: float) -> NodeRow:
     findings = [_finding(entry, now) for _, entry in avoided]
     if node is not None and node.faulty:
         findings.append(f"Hardware: {node.faulty} (annotation understudy.dev/faulty)")

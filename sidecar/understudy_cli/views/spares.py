@@ -48,7 +48,12 @@ def spares(jobs: Iterable[Job], pools: Iterable[Pool], pods: Iterable[Pod], now:
         owners=tuple(sorted(rows, key=lambda row: (row.namespace, row.kind, row.owner))),
         pods=tuple(
             SparePod(
-                pod.namespace, pod.pool or pod.job, pod.name, pod.node or NONE, pod.state, pod.claimed_by or NONE,
+                pod.namespace,
+                pod.pool or pod.job,
+                pod.name,
+                pod.node or NONE,
+                pod.state,
+                pod.claimed_by or NONE,
                 age(pod.created_at, now),
             )
             for pod in sorted(waiting, key=lambda pod: (pod.namespace, pod.pool or pod.job, pod.name))

@@ -77,7 +77,7 @@ def _of_events(events: Iterable[Raw], *, has_recoveries: bool) -> Iterator[_Foun
         if at is None or (has_recoveries and reason in _FROM_STATUS):
             continue
         times = fields.count(event, "series", "count") or fields.count(event, "count")
-        often = f" (×{times})" if times > 1 else ""
+        often = f" ({times} times)" if times > 1 else ""
         yield at, reason, f"{fields.text(event, 'message')}{often}", fields.text(event, "type") == "Warning"
 
 

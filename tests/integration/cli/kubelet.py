@@ -64,7 +64,7 @@ def kubelet(folder: Path) -> Iterator[Logs]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def do_GET(self) -> None:  # noqa: N802 (http.server's name)
+        def do_GET(self) -> None:
             parts = urlsplit(self.path)
             query = parse_qs(parts.query)
             pod = parts.path.split("/")[3]

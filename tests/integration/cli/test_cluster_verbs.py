@@ -74,7 +74,9 @@ class World:
 
     def run(self, *words: str, admin: bool = False, code: int = 0) -> str:
         """Stdout. The exit code has to be that one."""
-        done = subprocess.run(self.command(*words, admin=admin), capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(
+            self.command(*words, admin=admin), capture_output=True, text=True, check=False, timeout=60
+        )
         assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
         assert "Traceback" not in done.stderr
         return done.stdout if code == 0 else done.stdout + done.stderr
@@ -116,11 +118,8 @@ def world(api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> It
         (folder / "kubeconfig").write_text(yaml.safe_dump(config))
         world = World(api_server, folder / "kubeconfig", logs)
         world.apply(*(yaml.safe_load(path.read_text()) for path in sorted((CHECKOUT / "crds").glob("*.yaml"))))
-        done = api_server.kubectl(
-            "wait", "--for=condition=Established", "--timeout=60s", "crd", "trainingjobs.understudy.dev",
-            "injectedjobs.understudy.dev", "hotsparepools.understudy.dev",
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        kinds = "trainingjobs,injectedjobs,hotsparepools"
+        wait_until(lambda: api_server.kubectl("get", kinds, "-A").returncode == 0, lambda: "the kinds are not served")
         world.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}, READER, BINDING)
         _fill(world)
         yield world
@@ -165,7 +164,7 @@ def test_get_lists_jobs(world: World) -> None:
 
 def test_get_of_a_job_is_a_tree_of_its_pods(world: World) -> None:
     shown = world.run("get", "llm")
-    assert "0-1    llm-spare-x7k2p" in shown
+    assert "0-1   llm-spare-x7k2p" in shown
     assert "coordinator" in shown
     assert "faults, the newest first" in shown
     pods = world.read("get", "llm")["pods"]
@@ -251,11 +250,12 @@ def test_doctor_finds_that_no_operator_is_installed(world: World) -> None:
     assert "the API server accepts a small TrainingJob (a dry run)" in shown
     assert "trainingjobs, injectedjobs, hotsparepools are served" in shown
     assert world.server.kubectl("get", "tj", "-n", NAMESPACE, "understudy-doctor").returncode == 1
-    # a user sees which checks need more rights, and an error is only what was seen
-    found = world.read("doctor")["findings"]
+    # a user sees which checks need more rights; the error is the image of a spare
+    found = json.loads(world.run("doctor", "-o", "json", code=1))["findings"]
     levels = {finding["check"]: finding["level"] for finding in found}
     assert (levels["Kinds"], levels["Operator"], levels["Admission"]) == ("ok", "not checked", "not checked")
     assert levels["Your rights"] == "warning"
+    assert [finding["check"] for finding in found if finding["level"] == "error"] == ["Images"]
 
 
 def test_an_account_without_rights_is_told_which_one_it_lacks(world: World) -> None:

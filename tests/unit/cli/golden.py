@@ -3,7 +3,6 @@
 `python -m tests.unit.cli.golden` rewrites the files in golden/; read the diff.
 """
 
-import io
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -85,9 +84,7 @@ VIEWS: dict[str, Callable[[], RenderableType]] = {
 
 
 def shown(view: str, width: int) -> str:
-    output = io.StringIO()
-    Console(file=output, width=width, highlight=False, markup=False, emoji=False, color_system=None).print(VIEWS[view]())
-    return "\n".join(line.rstrip() for line in output.getvalue().splitlines()) + "\n"
+    return render.plain(Console(width=width, highlight=False, markup=False, color_system=None), VIEWS[view]())
 
 
 def golden(view: str, width: int) -> Path:

@@ -41,7 +41,9 @@ def swap() -> dict[str, Any]:
     )
 
 
-def condition(kind: str, status: str, reason: str, message: str = "", at: str = "2026-11-20T11:58:09Z") -> dict[str, Any]:
+def condition(
+    kind: str, status: str, reason: str, message: str = "", at: str = "2026-11-20T11:58:09Z"
+) -> dict[str, Any]:
     return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": at}
 
 
@@ -116,7 +118,10 @@ def pods() -> list[dict[str, Any]]:
     starting = pod(
         "llm-spare-new1",
         "node-d",
-        status={"phase": "Pending", "containerStatuses": [{"name": "trainer", "image": "example.com/t:2", "state": waiting}]},
+        status={
+            "phase": "Pending",
+            "containerStatuses": [{"name": "trainer", "image": "example.com/t:2", "state": waiting}],
+        },
     )
     return [
         starting,
@@ -225,8 +230,8 @@ def hang_log() -> list[str]:
 
     def dump(rank: int, place: str) -> list[str]:
         return [
-            f"understudy launcher: round=1763632800.1.4 worker local_rank={rank} rank={rank} made no step for 300 s since "
-            "step 120: its stacks follow",
+            f"understudy launcher: round=1763632800.1.4 worker local_rank={rank} rank={rank} made no step for 300 s "
+            "since step 120: its stacks follow",
             f"[rank {rank}] Current thread 0x00007f{rank}000 (most recent call first):",
             f'[rank {rank}]   File "{place}',
             f'[rank {rank}]   File "train.py", line 30 in main',

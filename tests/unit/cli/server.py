@@ -46,7 +46,7 @@ def scripted(answers: dict[str, list[Answer]]) -> Iterator[Scripted]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def do_GET(self) -> None:  # noqa: N802 (http.server's name)
+        def do_GET(self) -> None:
             parts = urlsplit(self.path)
             script.requests.append((parts.path, parse_qs(parts.query), self.headers.get("Authorization", "")))
             known = script.answers.get(parts.path, [Answer({"message": f"no answer for {parts.path}"}, 404)])

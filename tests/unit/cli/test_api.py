@@ -1,5 +1,7 @@
 """The client of the API server, against a server whose answers the test writes."""
 
+from contextlib import closing
+
 import pytest
 
 from tests.unit.cli.server import Answer, scripted
@@ -20,7 +22,9 @@ def test_a_collection_has_a_path_in_a_namespace_or_in_all() -> None:
 
 
 def test_a_list_is_read_page_by_page() -> None:
-    with scripted({PODS: [Answer(items("a", **{"continue": "next"})), Answer(items("b", resourceVersion="7"))]}) as server:
+    with scripted(
+        {PODS: [Answer(items("a", **{"continue": "next"})), Answer(items("b", resourceVersion="7"))]}
+    ) as server:
         found = server.api().list(PODS, "understudy.dev/job-name=llm")
     assert ([item["metadata"]["name"] for item in found.items], found.version) == (["a", "b"], "7")
     assert [query.get("continue") for query in server.queries(PODS)] == [None, ["next"]]
@@ -64,11 +68,13 @@ def test_newer_credentials_are_used_after_a_rejection(tmp_path) -> None:
 
 
 def test_the_lines_of_a_log_are_read_as_they_arrive() -> None:
-    with scripted({f"{PODS}/p/log": [Answer(lines=("first", "x" * 100_000), stays=True)]}) as server:
-        lines = server.api().log(f"{PODS}/p/log", {}, follow=True)
+    stream = Answer(lines=("first", "x" * 100_000), stays=True)
+    with (
+        scripted({f"{PODS}/p/log": [stream]}) as server,
+        closing(server.api().log(f"{PODS}/p/log", {}, follow=True)) as lines,
+    ):
         assert next(lines) == "first"
         assert len(next(lines)) == 65_536
-        lines.close()
 
 
 def test_a_watch_yields_changes_and_ends_with_the_error_of_the_server() -> None:

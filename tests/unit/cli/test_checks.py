@@ -48,7 +48,12 @@ def test_a_healthy_installation_has_no_problem() -> None:
 @pytest.mark.parametrize(
     ("check", "changes", "level", "text"),
     [
-        ("Kubernetes", {"version": {"major": "1", "minor": "29+", "gitVersion": "v1.29.3"}}, Level.ERROR, "older than 1.30"),
+        (
+            "Kubernetes",
+            {"version": {"major": "1", "minor": "29+", "gitVersion": "v1.29.3"}},
+            Level.ERROR,
+            "older than 1.30",
+        ),
         ("Kubernetes", {"version": {}}, Level.WARNING, "unknown"),
         ("Kinds", {"served": ["trainingjobs", "hotsparepools"]}, Level.ERROR, "does not serve injectedjobs"),
         ("Kinds", {"served": []}, Level.ERROR, "trainingjobs, injectedjobs, hotsparepools"),
@@ -58,7 +63,12 @@ def test_a_healthy_installation_has_no_problem() -> None:
         ("Operator", {"deployments": [samples.deployment("understudy-operator", 1)]}, Level.WARNING, "1 of 2 replicas"),
         ("Operator", {"own_version": "0.2.0"}, Level.WARNING, "its version is 0.1.0"),
         ("Leader", {"lease": None}, Level.ERROR, "no replica of the operator is the leader"),
-        ("Leader", {"lease": {"spec": {"holderIdentity": ""}}}, Level.ERROR, "no replica of the operator is the leader"),
+        (
+            "Leader",
+            {"lease": {"spec": {"holderIdentity": ""}}},
+            Level.ERROR,
+            "no replica of the operator is the leader",
+        ),
         (
             "Leader",
             {"lease": {"spec": {"holderIdentity": "a", "renewTime": "2026-11-20T11:50:00Z"}}},
@@ -81,7 +91,9 @@ def test_a_problem_is_found_and_has_a_fix(check: str, changes: dict[str, Any], l
     assert finding.fix or level is Level.WARNING
 
 
-@pytest.mark.parametrize("fact", ["version", "served", "rights", "deployments", "lease", "webhooks", "dns", "pods", "rejection"])
+@pytest.mark.parametrize(
+    "fact", ["version", "served", "rights", "deployments", "lease", "webhooks", "dns", "pods", "rejection"]
+)
 def test_what_cannot_be_read_is_reported_as_not_checked(fact: str) -> None:
     shown = levels(**{fact: Unreadable("nodes is forbidden")})
     assert [Level.SKIPPED] in shown.values()

@@ -52,9 +52,9 @@ def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path, content: str, tex
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(WrongCall, match="--kubeconfig .*: the file does not exist"):
+    with pytest.raises(WrongCall, match=r"--kubeconfig .*: the file does not exist"):
         find_access(str(tmp_path / "config"), "", {})
-    with pytest.raises(WrongCall, match="there is no kubeconfig at .*absent"):
+    with pytest.raises(WrongCall, match=r"there is no kubeconfig at .*absent"):
         find_access("", "", {"KUBECONFIG": str(tmp_path / "absent")})
 
 
@@ -92,7 +92,7 @@ def test_a_program_that_fails_is_named(tmp_path: Path, lines: list[str], error: 
 
 def test_a_program_that_is_not_installed_is_named_with_the_hint() -> None:
     found = Exec("understudy-no-such-program", (), {}, "v1", "get it from your provider", False, Path("/"))
-    with pytest.raises(WrongCall, match="which is not installed. get it from your provider"):
+    with pytest.raises(WrongCall, match=r"which is not installed\. get it from your provider"):
         Bearer(Access("https://x", "default", "a", credentials=found)).token()
 
 

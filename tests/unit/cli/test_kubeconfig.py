@@ -73,7 +73,11 @@ def test_a_program_for_credentials_is_read() -> None:
     found = read_access([config(users=[{"name": "u", "user": user}])]).credentials
     assert found is not None
     assert (found.command, found.arguments, found.environment) == ("./login", ("--cluster", "c"), {"PROFILE": "me"})
-    assert (found.folder, found.needs_cluster, found.install_hint) == (Path("/home/me/.kube"), True, "install it with apt")
+    assert (found.folder, found.needs_cluster, found.install_hint) == (
+        Path("/home/me/.kube"),
+        True,
+        "install it with apt",
+    )
 
 
 def test_secrets_are_not_in_the_text_of_an_access() -> None:

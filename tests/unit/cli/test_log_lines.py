@@ -53,7 +53,7 @@ def test_only_the_newest_stacks_of_a_rank_count() -> None:
     newer = [line.replace(".1.4 ", ".1.6 ").replace("line 9", "line 11") for line in log]
     groups = grouped(newest_dumps([*log, *newer]).values())
     assert [group.round for group in groups] == [6, 6]
-    assert 'line 11 in read' in groups[0].lines[1]
+    assert "line 11 in read" in groups[0].lines[1]
 
 
 def test_a_rank_that_wrote_no_stacks_is_in_no_group() -> None:

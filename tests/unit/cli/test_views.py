@@ -140,9 +140,7 @@ def test_jobs_without_spares_are_left_out() -> None:
 
 
 def test_nodes_with_findings_are_first_and_nodes_without_pods_and_findings_are_left_out() -> None:
-    rows = nodes.node_rows(
-        [job()], map(read_pod, samples.pods()), map(read_node, samples.nodes()), samples.NOW
-    )
+    rows = nodes.node_rows([job()], map(read_pod, samples.pods()), map(read_node, samples.nodes()), samples.NOW)
     assert [(row.name, row.state, bool(row.findings), row.avoided_by) for row in rows] == [
         ("node-a", "NotReady", True, ("llm",)),
         ("node-d", "Ready", True, ()),
