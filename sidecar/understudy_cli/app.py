@@ -21,7 +21,7 @@ from understudy_cli.cluster import PLURALS, PODS, RECOVERIES, Cluster
 from understudy_cli.credentials import find_access
 from understudy_cli.diagnosis import examine
 from understudy_cli.facts import Job, Pod, read_job, read_node, read_pod, read_pool, recoveries_of
-from understudy_cli.failures import ExitCode, NotFound, WrongCall
+from understudy_cli.failures import CommandFailed, ExitCode, NotFound, WrongCall
 from understudy_cli.following import Followed
 from understudy_cli.log_lines import Wanted
 from understudy_cli.pod_logs import FollowedLogs, Line, read_lines
@@ -58,10 +58,27 @@ app = typer.Typer(
 Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace. Default: that of the context.")]
 AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="All namespaces.")]
 Context = Annotated[str, typer.Option("--context", help="Context of the kubeconfig. Default: the current one.")]
+
+
+def _complete_jobs(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The jobs of the namespace, for the shell: none if the cluster cannot be read."""
+    given = {name: str(ctx.params.get(name) or "") for name in ("kubeconfig", "context", "namespace")}
+    try:
+        found = [read_job(raw).name for raw in connect(**given).jobs()]
+    except CommandFailed:
+        return []
+    return sorted(name for name in found if name.startswith(incomplete))
+
+
+JobName = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB", help="A TrainingJob, or an InjectedJob such as jobset.llm.", autocompletion=_complete_jobs
+    ),
+]
 Kubeconfig = Annotated[
     str, typer.Option("--kubeconfig", help="Path of a kubeconfig. Default: KUBECONFIG, ~/.kube/config.")
 ]
-JobName = Annotated[str, typer.Argument(metavar="JOB", help="A TrainingJob, or an InjectedJob such as jobset.llm.")]
 
 
 def program() -> str:
@@ -105,7 +122,12 @@ def connect(kubeconfig: str, context: str, namespace: str, *, all_namespaces: bo
 
 @app.command("get", epilog="Example: understudy get llm -w")
 def get(
-    job: Annotated[str, typer.Argument(metavar="[JOB]", help="One job as a tree of its pods. Default: all jobs.")] = "",
+    job: Annotated[
+        str,
+        typer.Argument(
+            metavar="[JOB]", help="One job as a tree of its pods. Default: all jobs.", autocompletion=_complete_jobs
+        ),
+    ] = "",
     watch: Watch = False,
     output: Format = Output.TABLE,
     namespace: Namespace = "",

@@ -155,7 +155,7 @@ def _is_unremarkable(pod: Pod) -> bool:
 def ranks_of(pod: Pod) -> str:
     if pod.role == names.ROLE_SPARE or pod.pool:
         return "spare"
-    if pod.group_rank is None:
+    if pod.group_rank is None or pod.has_ended:
         return NONE
     if pod.ranks is None:
         return f"group {pod.group_rank}"

@@ -49,7 +49,9 @@ def _of_job(job: Job) -> Iterator[_Found]:
     for condition in job.conditions:
         if condition.at is None or condition.type in ("Completed", "Failed"):
             continue  # completionTime has the end
-        said = f"{condition.status} ({condition.reason}): {condition.message}"
+        if condition.type in ("Invalid", "Blocked", "Recovering") and not condition.is_true:
+            continue  # the ordinary state
+        said = ": ".join(filter(None, (f"{condition.status} ({condition.reason})", condition.message)))
         bad = condition.status == ("True" if condition.type in ("Invalid", "Blocked", "Recovering") else "False")
         yield condition.at, condition.type, said, bad and condition.reason != "Completed"
     if job.completed_at is not None:

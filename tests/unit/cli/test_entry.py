@@ -138,3 +138,37 @@ def test_hints_have_the_words_that_the_user_typed(
         config = kubeconfig(tmp_path, server.url)
         assert call(monkeypatch, "why", "llm", "--kubeconfig", config, program="kubectl-understudy") == 0
     assert "kubectl understudy logs llm --rank 3 --round 0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("typed", "completed"), [("", ["llm", "vision"]), ("v", ["vision"])])
+def test_the_shell_completes_the_names_of_jobs(tmp_path: Path, typed: str, completed: list[str]) -> None:
+    # given a namespace with two jobs
+    answers = {
+        f"{JOBS}/trainingjobs": [Answer({"items": [samples.job("vision"), samples.job("llm")]})],
+        f"{JOBS}/injectedjobs": [Answer({"items": []})],
+    }
+    # when bash asks for the words after `why --kubeconfig PATH`
+    with scripted(answers) as server:
+        words = f"understudy why --kubeconfig {kubeconfig(tmp_path, server.url)} {typed}"
+        ended = complete(words)
+    # then it gets the jobs that begin with the typed letters
+    assert ended.stdout.split() == completed
+
+
+def test_the_shell_gets_no_error_if_the_cluster_cannot_be_read(tmp_path: Path) -> None:
+    ended = complete("understudy why --kubeconfig /no/such/file ")
+    assert (ended.stdout.strip(), ended.stderr) == ("", "")
+
+
+def complete(words: str) -> subprocess.CompletedProcess[str]:
+    """As bash asks for the completion of the last word."""
+    asked = {"_UNDERSTUDY_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    start = "import sys; sys.argv[0] = 'understudy'; from understudy_cli.entry import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-c", start],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env={"PYTHONPATH": ":".join(filter(None, sys.path)), "PATH": os.environ["PATH"]} | asked,
+    )

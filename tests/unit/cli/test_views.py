@@ -35,6 +35,12 @@ def test_pods_are_in_the_order_of_their_ranks_and_spares_follow() -> None:
     assert [row.is_coordinator for row in rows] == [False, True, False]
 
 
+def test_a_pod_that_has_ended_is_the_last_one_and_holds_no_ranks_any_more() -> None:
+    ended = samples.pod("llm-workers-0-0", "node-a", rank=0, status={"phase": "Failed", "reason": "Evicted"})
+    rows = tree(job(), [ended, *samples.pods()]).pods
+    assert [(row.ranks, row.name) for row in rows][-1] == ("-", "llm-workers-0-0")
+
+
 def test_a_large_job_shows_pods_in_trouble_the_coordinator_and_spares_before_others() -> None:
     # given a hundred pods, of which the last one is not ready, the coordinator, and a spare
     pods = [samples.pod(f"w-{rank}", "n", rank=rank) for rank in range(100)]
@@ -112,6 +118,17 @@ def test_a_timeline_is_in_the_order_of_time_and_has_each_fault_once() -> None:
         ("+2h58m", "Ready"),
         ("+2h58m", "SparesReady"),
     ]
+
+
+def test_conditions_in_their_ordinary_state_are_not_in_a_timeline() -> None:
+    accepted = [samples.condition(kind, "False", "Accepted") for kind in ("Invalid", "Blocked", "Recovering")]
+    blocked = samples.condition("Blocked", "True", "QuotaExceeded", "the quota allows 2 pods")
+    found = job(conditions=[*accepted, samples.condition("Ready", "True", "Running")])
+    assert [entry.text for entry in timeline.timeline(found, (), ()) if entry.kind == "Ready"] == ["True (Running)"]
+    assert {entry.kind for entry in timeline.timeline(found, (), ())} == {"Created", "Started", "Ready"}
+    assert (
+        timeline.timeline(job(conditions=[blocked]), (), ())[-1].text == "True (QuotaExceeded): the quota allows 2 pods"
+    )
 
 
 def test_events_about_faults_count_if_the_status_has_none() -> None:
