@@ -22,8 +22,6 @@ from understudy_protocol.enums import NO_ROUND, CloseReason, Fault, RoundToken, 
 from understudy_protocol.observer import Recovery
 from understudy_sidecar.membership.recoveries import NOT_COUNTED
 
-EVICTED_EXIT_CODE = 84
-
 #: How long a job may wait for a pod whose workers do not start, after the round was formed.
 START_LIMIT_S = 240.0
 #: A step or a close follows a fault within this time (including a new pod, and a deletion with its grace).
@@ -353,8 +351,8 @@ class Invariants:
     def every_launcher_that_got_the_close_exits_with_it(self) -> None:
         """4. Pods that were not hit by a fault, evicted for a full volume, or deleted exit 0 after a success.
 
-        A pod that was evicted before may exit with that code: its launcher was stopped meanwhile, and gets that order
-        first.
+        A pod that was evicted before may exit as evicted, or with the code of its failed worker: its launcher or its
+        sidecar was stopped meanwhile, and the launcher gets that order first.
         """
         for pod in self.cluster.pods:
             close = pod.recorded_close
@@ -363,7 +361,7 @@ class Invariants:
                 and not pod.asked_to_end
                 and not pod.was_killed
                 and not pod.store_failed
-                and not (pod.was_evicted and pod.exit_code == EVICTED_EXIT_CODE)
+                and not (pod.was_evicted and pod.exit_code != 0)
                 and (close.reason is CloseReason.SUCCEEDED) != (pod.exit_code == 0)
             ):
                 raise Violation(

@@ -1,6 +1,7 @@
 """Sends many requests in parallel, with a limit."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
@@ -9,6 +10,8 @@ from understudy_operator.plan.facts.refusals import Refusal
 
 FIRST_AT_ONCE = 4
 AT_ONCE = 256
+#: A task of another job waits for this long, and for as long again at its own steps.
+BUSY_S = 0.02
 T = TypeVar("T")
 
 
@@ -33,12 +36,15 @@ async def in_parallel(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     return done
 
 
-async def slow_start(items: Sequence[T], do: Callable[[T], Awaitable[Refusal | None]]) -> list[Refusal]:
+async def slow_start(
+    items: Sequence[T], do: Callable[[T], Awaitable[Refusal | None]], now: Callable[[], float] = time.monotonic
+) -> list[Refusal]:
     """Call `do` for each item, in order, a few at a time; each success allows one more at once.
 
-    So a mistake that all items share costs a few requests, and one slow answer delays no other item. After a rejection
-    or an error no other item begins. Returns each rejection once. Raises the first error when all running calls have
-    ended.
+    So a mistake that all items share costs a few requests, and one slow answer delays no other item. It also allows one
+    less if the event loop needs more than BUSY_S for the tasks that are ready: with hundreds of requests on their way,
+    a task of another job would wait for a second. After a rejection or an error no other item begins. Returns each
+    rejection once. Raises the first error when all running calls have ended.
     """
     left, refusals, errors = deque(items), dict[Refusal, None](), list[Exception]()
     lanes = min(FIRST_AT_ONCE, len(left))
@@ -53,9 +59,16 @@ async def slow_start(items: Sequence[T], do: Callable[[T], Awaitable[Refusal | N
                 return
             if refusal is not None:
                 refusals[refusal] = None
-            elif left and lanes < AT_ONCE:
-                lanes += 1
-                running.create_task(lane())
+            elif left:
+                began = now()
+                await asyncio.sleep(0)  # until all other ready tasks have run once
+                is_busy = now() - began > BUSY_S
+                if is_busy and lanes > FIRST_AT_ONCE:
+                    lanes -= 1
+                    return
+                if not is_busy and lanes < AT_ONCE:
+                    lanes += 1
+                    running.create_task(lane())
 
     async with asyncio.TaskGroup() as running:
         for _ in range(lanes):

@@ -1,7 +1,8 @@
 """The operator's intents: values, so that a plan can be read, compared and tested. apply/ executes them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, assert_never
 
 from understudy_operator.plan.facts.status import JobStatus, PoolStatus
@@ -22,10 +23,23 @@ class Create:
     manifest: Manifest
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, match_args=False)
 class CreatePod:
-    manifest: Manifest
+    """build: the manifest, or a function that makes it at its first use.
+
+    The manifests of thousands of pods take a second, in which the operator would do nothing for other jobs.
+    """
+
+    __match_args__ = ("manifest", "reason")
+    build: Manifest | Callable[[], Manifest] = field(repr=False)
     reason: str
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        return self.build() if callable(self.build) else self.build
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CreatePod) and (self.manifest, self.reason) == (other.manifest, other.reason)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ Rules: the first coordinator is a spare if there is one (the member least likely
 promoted, it stays the coordinator. Status has the leader of the newest (epoch, term) that was found. The operator
 appoints a coordinator, in a higher epoch that it first writes to status,
   - at the start of the job;
-  - without a voter configuration (before the first round; before the appointed pod has reported; with sidecars of
-    version 1): once the coordinator's pod has ended or is being deleted, its node is not ready, it was not reachable
+  - without a voter configuration (before the first round; before the appointed pod has reported): once the
+    coordinator's pod has ended or is being deleted, its node is not ready, it was not reachable
     for UNREACHABLE_S, or its sidecar reports that it is not the leader and names no other;
   - otherwise only if no election can succeed any more (elections.py), and only a pod that has answered. A coordinator
     whose pod is being deleted transfers its leadership by itself.

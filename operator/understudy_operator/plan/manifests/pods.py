@@ -10,8 +10,9 @@ import hashlib
 import json
 import posixpath
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
+
+import msgspec
 
 from understudy_operator.plan.facts import keys
 from understudy_operator.plan.facts.job import Job
@@ -249,7 +250,7 @@ def sidecar_container(job: Job, index: int | None, address: str, image: str, gra
         "restartPolicy": "Always",
         "ports": [{"name": "membership", "containerPort": names.COORDINATOR_PORT}],
         "env": [
-            _env(names.ENV_JOB, json.dumps(asdict(job_shape(job, grace_s)), separators=(",", ":"))),
+            _env(names.ENV_JOB, msgspec.json.encode(job_shape(job, grace_s)).decode()),
             _env(names.ENV_COORDINATOR, address),
             _env(names.ENV_INDEX, "" if index is None else str(index)),
             _env(names.ENV_SHARED_FOLDER, names.SHARED_FOLDER),

@@ -13,6 +13,7 @@ Rules:
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from understudy_operator.plan.capacity.failed_starts import failed_in_a_row, plan_start_backoff
@@ -89,6 +90,23 @@ def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[Crea
     if backoff.delays_all:
         return
     wanted = openings(observed, now) if ganged else _missing(observed, now)
+    avoid_nodes, avoid_if_possible = required(avoided)[:REQUIRED], preferred(avoided)
+
+    def build(opening: Opening, serial: str) -> dict[str, Any]:
+        manifest = pod_manifest(
+            observed.job,
+            index=opening.index,
+            serial=serial,
+            coordinator_address=observed.coordinator_address,
+            sidecar_image=sidecar_image,
+            avoid_nodes=avoid_nodes,
+            avoid_if_possible=avoid_if_possible,
+            template_of=opening.template,
+        )
+        if in_a_row:
+            manifest["metadata"]["annotations"][names.ANNOTATION_FAILED_STARTS] = str(in_a_row)
+        return enroll_pod(manifest, observed, opening) if ganged else manifest
+
     spares_delayed = backoff.spares
     for number, opening in enumerate(wanted):
         if opening.index in backoff.indexes:
@@ -97,19 +115,7 @@ def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[Crea
             spares_delayed -= 1
             continue
         serial = observed.job.world.actives + number if opening.index is None else opening.index
-        manifest = pod_manifest(
-            observed.job,
-            index=opening.index,
-            serial=f"{observed.entropy}-{serial}",
-            coordinator_address=observed.coordinator_address,
-            sidecar_image=sidecar_image,
-            avoid_nodes=required(avoided)[:REQUIRED],
-            avoid_if_possible=preferred(avoided),
-            template_of=opening.template,
-        )
-        if in_a_row:
-            manifest["metadata"]["annotations"][names.ANNOTATION_FAILED_STARTS] = str(in_a_row)
-        yield CreatePod(enroll_pod(manifest, observed, opening) if ganged else manifest, opening.reason)
+        yield CreatePod(partial(build, opening, f"{observed.entropy}-{serial}"), opening.reason)
 
 
 def _missing(observed: Observed, now: float) -> Iterator[Opening]:

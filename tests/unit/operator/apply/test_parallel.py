@@ -1,6 +1,8 @@
 """Many requests at once: the number grows with each success, up to a limit."""
 
 import asyncio
+import itertools
+from collections.abc import Callable
 
 import pytest
 
@@ -39,8 +41,8 @@ async def run_until_idle() -> None:
         await asyncio.sleep(0)
 
 
-async def begun(server: Server, count: int) -> asyncio.Task[list[Refusal]]:
-    task = asyncio.create_task(slow_start(range(count), server.do))
+async def begun(server: Server, count: int, now: Callable[[], float] = lambda: 0.0) -> asyncio.Task[list[Refusal]]:
+    task = asyncio.create_task(slow_start(range(count), server.do, now))
     await run_until_idle()
     return task
 
@@ -61,6 +63,29 @@ async def test_each_success_allows_one_more_request_at_a_time() -> None:
     assert task.result() == []
     assert server.requests == list(range(1000))
     assert server.most_at_once == AT_ONCE
+
+
+async def test_a_busy_event_loop_lowers_the_number_to_the_first_one() -> None:
+    # given 20 requests at a time
+    server, seconds = Server(), 0.0
+    ticks = itertools.count()
+    task = await begun(server, 1000, lambda: next(ticks) * seconds)
+    while len(server.waiting) < 20:
+        await server.answer(next(iter(server.waiting)))
+
+    # when the ready tasks need 21 ms from now on, then each answer allows one less, and never less than four
+    seconds = 0.021
+    for expected in [*range(19, FIRST_AT_ONCE - 1, -1), FIRST_AT_ONCE, FIRST_AT_ONCE]:
+        await server.answer(next(iter(server.waiting)))
+        assert len(server.waiting) == expected
+
+    # and when they need 20 ms, it grows again
+    seconds = 0.0
+    await server.answer(next(iter(server.waiting)))
+    assert len(server.waiting) == FIRST_AT_ONCE + 1
+    while not task.done():
+        await server.answer()
+    assert server.requests == list(range(1000))
 
 
 async def test_a_slow_answer_delays_no_other_request() -> None:

@@ -20,6 +20,7 @@ from understudy_protocol import pod as names
 from understudy_protocol.enums import FaultClass
 
 ACTIVES, SPARES = 490, 10
+NO_COORDINATION = observed(snapshot=None).coordination
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +64,14 @@ def test_a_reconcile_without_changes_costs_few_calls_for_each_pod(large: Observe
     plan = reconcile(large, IMAGE, NOW)
     assert (plan.status, plan.pods, plan.events) == (None, (), ())
     assert calls_per_pod(large, lambda given: reconcile(given, IMAGE, NOW)) <= 60
+
+
+def test_the_plan_of_a_creation_makes_no_manifest_yet(large: Observed):
+    """Those of 5,000 pods took a second, and a recovery of another job waited for it."""
+    job = a_job(parallelism=ACTIVES, spares=SPARES, status={})
+    given = replace(large, pods=(), job=job, coordination=NO_COORDINATION)
+    assert len(reconcile(given, IMAGE, NOW).pods) == ACTIVES + SPARES
+    assert calls_per_pod(given, lambda given: reconcile(given, IMAGE, NOW)) <= 20
 
 
 def test_avoided_nodes_are_computed_once_a_reconcile(large: Observed):
