@@ -199,7 +199,9 @@ class Api:
         proxy = self.access.proxy or _proxy_of(self.access.server)
         options: dict[str, object] = {"maxsize": 16, "block": False}
         if self.access.server.startswith("https://"):
-            options["ssl_context"] = self._tls()
+            options |= {"ssl_context": self._tls(), "cert_reqs": "CERT_REQUIRED" if self.access.verify else "CERT_NONE"}
+            if not self.access.verify:
+                urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # the user's own choice
             if self.access.server_name:
                 options |= {"server_hostname": self.access.server_name, "assert_hostname": self.access.server_name}
         if not proxy:

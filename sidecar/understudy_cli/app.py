@@ -24,7 +24,7 @@ from understudy_cli.facts import Job, Pod, read_job, read_node, read_pod, read_p
 from understudy_cli.failures import CommandFailed, ExitCode, NotFound, WrongCall
 from understudy_cli.following import Followed
 from understudy_cli.log_lines import Wanted
-from understudy_cli.pod_logs import FollowedLogs, Line, read_lines
+from understudy_cli.pod_logs import FollowedLogs, Line, pods_to_read, read_lines
 from understudy_cli.printing import (
     DEFAULT_TAIL,
     Follow,
@@ -45,6 +45,8 @@ from understudy_cli.views import causes, checks, jobs, nodes, spares, timeline
 
 #: A live view is drawn at most this often, and at least as often as an age changes.
 FRAME_S, IDLE_S = 0.1, 1.0
+#: Lines of a tree beside those of its pods: the headline, five faults of two lines, and two notes.
+OTHER_LINES = 16
 
 app = typer.Typer(
     name="understudy",
@@ -58,6 +60,9 @@ app = typer.Typer(
 Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace. Default: that of the context.")]
 AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="All namespaces.")]
 Context = Annotated[str, typer.Option("--context", help="Context of the kubeconfig. Default: the current one.")]
+Kubeconfig = Annotated[
+    str, typer.Option("--kubeconfig", help="Path of a kubeconfig. Default: KUBECONFIG, ~/.kube/config.")
+]
 
 
 def _complete_jobs(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -76,9 +81,6 @@ JobName = Annotated[
         metavar="JOB", help="A TrainingJob, or an InjectedJob such as jobset.llm.", autocompletion=_complete_jobs
     ),
 ]
-Kubeconfig = Annotated[
-    str, typer.Option("--kubeconfig", help="Path of a kubeconfig. Default: KUBECONFIG, ~/.kube/config.")
-]
 
 
 def program() -> str:
@@ -87,7 +89,7 @@ def program() -> str:
 
 
 def version() -> str:
-    """ "" if the program runs from its sources."""
+    """Empty if the program runs from its sources."""
     try:
         return metadata.version("understudy-training")
     except metadata.PackageNotFoundError:
@@ -183,8 +185,14 @@ def tree_frames(followed: Followed, job: Job, *, wide: bool) -> Iterator[Rendera
         newest = read_job(found[0])
         pods = [read_pod(raw) for raw in followed.objects(PODS)]
         recoveries = recoveries_of(newest, followed.objects(RECOVERIES))
-        tree = jobs.job_tree(newest, pods, recoveries, time.time(), None if wide else jobs.PODS)
+        tree = jobs.job_tree(newest, pods, recoveries, time.time(), None if wide else room_for_pods())
         yield with_warning(followed, render.tree(tree, wide=wide))
+
+
+def room_for_pods() -> int:
+    """As many pods as leave the faults and the notes of a job on the screen."""
+    console = render.console()
+    return max(5, min(jobs.PODS, console.height - OTHER_LINES)) if console.is_terminal else jobs.PODS
 
 
 def ticks(followed: Followed) -> Iterator[None]:
@@ -254,7 +262,7 @@ def logs(
     """Print the logs of a job's workers across its pods, in the order of time."""
     cluster = connect(kubeconfig, context, namespace)
     found, wanted = cluster.job(job), Wanted(rank, round_number)
-    pods = _pods_with_logs(cluster, found)
+    pods = pods_to_read(_pods_with_logs(cluster, found), wanted)
     if follow:
         name_pod = rank is None
         followed = FollowedLogs(cluster.api, cluster.follow_pods(found), PODS, wanted, tail)
@@ -294,7 +302,8 @@ def stacks(
     """
     cluster = connect(kubeconfig, context, namespace)
     found = cluster.job(job)
-    lines, _ = read_lines(cluster.api, _pods_with_logs(cluster, found), Wanted(), -1)
+    pods = pods_to_read(_pods_with_logs(cluster, found), Wanted(rank))
+    lines, _ = read_lines(cluster.api, pods, Wanted(), -1)
     by_pod: dict[str, list[str]] = {}
     for line in lines:
         by_pod.setdefault(line.pod, []).append(line.text)

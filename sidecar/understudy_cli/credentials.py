@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -120,11 +121,15 @@ def read_credentials(output: bytes, command: str) -> Credentials:
 
 
 class Bearer:
-    """The token of the next request, and the client certificate. A program or a file is read again when it is due."""
+    """The token of the next request, and the client certificate. A program or a file is read again when it is due.
+
+    May be used by several threads: the program runs once for all of them.
+    """
 
     def __init__(self, access: Access) -> None:
         self._access = access
         self._from_exec: Credentials | None = None
+        self._lock = threading.Lock()
 
     def token(self) -> str:
         if self._access.token:
@@ -151,9 +156,10 @@ class Bearer:
     def _credentials(self) -> Credentials | None:
         if self._access.credentials is None:
             return None
-        if self._from_exec is None or self._from_exec.is_due(time.time()):
-            self._from_exec = run_exec(self._access.credentials, self._access)
-        return self._from_exec
+        with self._lock:
+            if self._from_exec is None or self._from_exec.is_due(time.time()):
+                self._from_exec = run_exec(self._access.credentials, self._access)
+            return self._from_exec
 
 
 def _content(source: bytes | Path) -> bytes:

@@ -1,10 +1,14 @@
 """The command `understudy`. An error of a user is one line on stderr. If a package is missing, it names the extra."""
 
+import io
 import sys
 
 
 def main() -> int:
     """The exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal may not have each character of a message
     try:
         from understudy_cli import app
         from understudy_cli.failures import CommandFailed

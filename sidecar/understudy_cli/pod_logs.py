@@ -20,8 +20,8 @@ from understudy_cli.log_lines import LogFilter, Wanted
 from understudy_cli.untrusted import log_line
 
 READERS = 8
-#: Pods whose logs are followed at the same time: each takes a connection.
-MOST_FOLLOWED = 100
+#: Logs that are read, or followed at the same time. Each followed log takes a connection.
+MOST_PODS = 100
 TAKE_S = 0.1
 RECONNECT_S = 1.0
 #: Lines that are kept in memory until all logs were read.
@@ -36,6 +36,20 @@ class Line:
     pod: str
     number: int
     text: str
+
+
+def pods_to_read(pods: Sequence[Pod], wanted: Wanted) -> list[Pod]:
+    """The pods whose logs are read. Of a large job with a rank: the holder of the rank, and the pods that have ended.
+
+    Raises WrongCall for a large job without a rank: that would be thousands of logs.
+    """
+    if len(pods) <= MOST_PODS:
+        return list(pods)
+    if wanted.rank is None:
+        raise WrongCall(
+            f"the job has {len(pods)} pods, and this reads at most {MOST_PODS} logs: choose one with --rank"
+        )
+    return [pod for pod in pods if pod.has_ended or (pod.ranks is not None and wanted.rank in pod.ranks)]
 
 
 def read_lines(api: Api, pods: Sequence[Pod], wanted: Wanted, tail: int) -> tuple[list[Line], bool]:
@@ -116,8 +130,8 @@ class FollowedLogs:
             runs = pod.node and pod.trainer and pod.state not in ("Pending", "Unschedulable")
             if pod.uid in self._threads or not runs or not self._may_have_lines(pod):
                 continue
-            if len(self._threads) >= MOST_FOLLOWED:
-                raise WrongCall(f"-f follows at most {MOST_FOLLOWED} pods: choose one rank with --rank")
+            if len(self._threads) >= MOST_PODS:
+                raise WrongCall(f"-f follows at most {MOST_PODS} pods: choose one rank with --rank")
             follow = threading.Thread(target=self._follow, args=(pod,), daemon=True)
             self._threads[pod.uid] = follow
             follow.start()

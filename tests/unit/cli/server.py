@@ -1,6 +1,7 @@
 """An API server over plain HTTP whose answers a test writes down, in their order, for each path."""
 
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,14 +41,15 @@ class Scripted:
 
 
 @contextmanager
-def scripted(answers: dict[str, list[Answer]]) -> Iterator[Scripted]:
+def scripted(answers: dict[str, list[Answer]], tls: ssl.SSLContext | None = None) -> Iterator[Scripted]:
     script = Scripted(answers)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            parts = urlsplit(self.path)
+            parts = urlsplit(self.path)  # a proxy gets the whole address
+            parts = parts._replace(path=self.path.partition("?")[0])
             script.requests.append((parts.path, parse_qs(parts.query), self.headers.get("Authorization", "")))
             known = script.answers.get(parts.path, [Answer({"message": f"no answer for {parts.path}"}, 404)])
             answer = known.pop(0) if len(known) > 1 else known[0]
@@ -72,7 +74,9 @@ def scripted(answers: dict[str, list[Answer]]) -> Iterator[Scripted]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    script.url = f"http://127.0.0.1:{server.server_address[1]}"
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    script.url = f"http{'s' if tls else ''}://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

@@ -88,6 +88,19 @@ def test_a_watch_yields_changes_and_ends_with_the_error_of_the_server() -> None:
     assert raised.value.status == 410
 
 
+def test_the_proxy_of_the_environment_is_used_for_servers_that_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a proxy for all servers but one
+    answers = {"http://far.example/version": [Answer({"major": "1"})], "/version": [Answer({"major": "2"})]}
+    with scripted(answers) as server:
+        monkeypatch.setenv("http_proxy", server.url)
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        # when two servers are asked
+        far = Api(Access("http://far.example", "default", "a")).get("/version")
+        near = server.api().get("/version")
+    # then the proxy gets the address of the one, and the other is asked itself
+    assert (far, near) == ({"major": "1"}, {"major": "2"})
+
+
 def test_a_proxy_of_another_kind_is_rejected() -> None:
     with pytest.raises(WrongCall, match="the proxy 'socks5://x' is not supported"):
         Api(Access("https://x:6443", "default", "a", proxy="socks5://x"))

@@ -140,6 +140,25 @@ def test_hints_have_the_words_that_the_user_typed(
     assert "kubectl understudy logs llm --rank 3 --round 0" in capsys.readouterr().out
 
 
+def test_a_terminal_without_a_character_shows_another_one(tmp_path: Path) -> None:
+    answers = {
+        f"{JOBS}/trainingjobs/llm": [Answer(samples.job())],
+        "/api/v1/namespaces/team-a/pods": [Answer({"items": []})],
+    }
+    with scripted(answers) as server:
+        config = kubeconfig(tmp_path, server.url)
+        ended = subprocess.run(
+            [sys.executable, "-m", "understudy_cli", "get", "llm", "--kubeconfig", config],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+            env={"PYTHONPATH": ":".join(filter(None, sys.path)), "PYTHONIOENCODING": "ascii", "PATH": ""},
+        )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "?? no pods" in ended.stdout
+
+
 @pytest.mark.parametrize(("typed", "completed"), [("", ["llm", "vision"]), ("v", ["vision"])])
 def test_the_shell_completes_the_names_of_jobs(tmp_path: Path, typed: str, completed: list[str]) -> None:
     # given a namespace with two jobs

@@ -3,7 +3,10 @@
 import pytest
 
 from tests.unit.cli import samples
+from understudy_cli.facts import read_pod
+from understudy_cli.failures import WrongCall
 from understudy_cli.log_lines import LogFilter, Wanted, grouped, newest_dumps, ranges
+from understudy_cli.pod_logs import pods_to_read
 
 LOG = [
     "understudy launcher: connected to the sidecar",
@@ -59,6 +62,19 @@ def test_only_the_newest_stacks_of_a_rank_count() -> None:
 def test_a_rank_that_wrote_no_stacks_is_in_no_group() -> None:
     announced = [line for line in samples.hang_log() if "[rank 1]" not in line]
     assert 1 not in newest_dumps(announced)
+
+
+def test_of_a_large_job_only_logs_that_can_have_the_rank_are_read() -> None:
+    # given 101 pods with two ranks each, of which one has ended
+    pods = [read_pod(samples.pod(f"w-{rank}", "n", rank=rank)) for rank in range(100)]
+    pods.append(read_pod(samples.pod("lost", "n", rank=100, status={"phase": "Failed"})))
+    # when rank 7 is asked for
+    chosen = pods_to_read(pods, Wanted(7))
+    # then its holder is read, and the pod that may have held it before; a small job is read as a whole
+    assert [pod.name for pod in chosen] == ["w-3", "lost"]
+    assert len(pods_to_read(pods[:100], Wanted(7))) == 100
+    with pytest.raises(WrongCall, match=r"the job has 101 pods, .* choose one with --rank"):
+        pods_to_read(pods, Wanted(round=5))
 
 
 @pytest.mark.parametrize(("numbers", "text"), [([], ""), ([3], "3"), ([0, 1, 2, 5], "0-2, 5"), ([4, 2, 3], "2-4")])
