@@ -188,7 +188,7 @@ bench-injection:  ## injected trainings through all faults, on the local cluster
 bench-docs:  ## write the tables of benchmarks.md, comparison.md and README.md from benchmarks/results
 	$(PY) -m benchmarks.docs
 
-release:  ## images, chart, wheel, checksums, SBOMs and provenance, into build/release
+release:  ## images, chart, wheel, kubectl plugin, checksums, SBOMs and provenance, into build/release
 	$(PY) -m tests.cluster binaries
 	scripts/release -m release
 

@@ -55,13 +55,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Shows training jobs, their faults and their recoveries. Reads a cluster through the kubeconfig.",
+    epilog="Exit codes: 0 done, 1 error found by doctor, 2 wrong command line, 3 not found, 4 no answer, 130 Ctrl-C.",
 )
 
-Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace. Default: that of the context.")]
+Namespace = Annotated[
+    str, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace. Default: that of the context.")
+]
 AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="All namespaces.")]
-Context = Annotated[str, typer.Option("--context", help="Context of the kubeconfig. Default: the current one.")]
+Context = Annotated[
+    str, typer.Option("--context", metavar="NAME", help="Context of the kubeconfig. Default: the current one.")
+]
 Kubeconfig = Annotated[
-    str, typer.Option("--kubeconfig", help="Path of a kubeconfig. Default: KUBECONFIG, ~/.kube/config.")
+    str, typer.Option("--kubeconfig", metavar="PATH", help="Path of a kubeconfig. Default: KUBECONFIG, ~/.kube/config.")
 ]
 
 
@@ -108,10 +113,7 @@ def _options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Shows training jobs, their faults and their recoveries. Reads a cluster through the kubeconfig.
-
-    Exit codes: 0 done, 1 doctor has found an error, 2 wrong command line, 3 not found, 4 no answer, 130 Ctrl-C.
-    """
+    """Options of the program itself."""
 
 
 def connect(kubeconfig: str, context: str, namespace: str, *, all_namespaces: bool = False) -> Cluster:
@@ -137,7 +139,10 @@ def get(
     context: Context = "",
     kubeconfig: Kubeconfig = "",
 ) -> None:
-    """Show jobs; with JOB its pods, ranks, spares, coordinator and faults."""
+    """Show jobs, or one job with its pods and faults.
+
+    A job is shown as a tree: its pods with their ranks and nodes, spares, the coordinator, and the newest faults.
+    """
     if watch and output.is_data:
         raise WrongCall(f"-w with -o {output.value}: the live view has no {output.value}; leave one of them out")
     if job and all_namespaces:
@@ -223,7 +228,10 @@ def why(
     context: Context = "",
     kubeconfig: Kubeconfig = "",
 ) -> None:
-    """Explain why a job stopped or does not train: the first failure, the recovery, and what to do."""
+    """Explain the newest fault of a job.
+
+    Shows the first failure, the recovery, and the next steps. If the job does not train, it shows the reason.
+    """
     cluster = connect(kubeconfig, context, namespace)
     found = cluster.job(job)
     shown = causes.why(found, cluster.recoveries_of(found), time.time(), last, program())
@@ -238,7 +246,10 @@ def show_timeline(
     context: Context = "",
     kubeconfig: Kubeconfig = "",
 ) -> None:
-    """List what happened to a job, in the order of time: faults, recoveries, conditions, and events."""
+    """List the history of a job.
+
+    Faults, recoveries, conditions and events, in the order of time.
+    """
     cluster = connect(kubeconfig, context, namespace)
     found = cluster.job(job)
     entries = timeline.timeline(found, cluster.recoveries_of(found), cluster.events_of(found))
@@ -259,7 +270,10 @@ def logs(
     context: Context = "",
     kubeconfig: Kubeconfig = "",
 ) -> None:
-    """Print the logs of a job's workers across its pods, in the order of time."""
+    """Print logs of ranks and rounds across pods.
+
+    The lines of all pods are in the order of time.
+    """
     cluster = connect(kubeconfig, context, namespace)
     found, wanted = cluster.job(job), Wanted(rank, round_number)
     pods = pods_to_read(_pods_with_logs(cluster, found), wanted)
@@ -296,9 +310,9 @@ def stacks(
     context: Context = "",
     kubeconfig: Kubeconfig = "",
 ) -> None:
-    """Show the Python stacks that workers wrote at the newest hang, grouped: ranks with equal stacks together.
+    """Show the Python stacks of the newest hang.
 
-    Workers write stacks if faults.hang is set and no step was made within its limit.
+    Ranks with equal stacks are together. Workers write stacks if faults.hang is set and no step was made in time.
     """
     cluster = connect(kubeconfig, context, namespace)
     found = cluster.job(job)
@@ -321,7 +335,7 @@ def show_spares(
     context: Context = "",
     kubeconfig: Kubeconfig = "",
 ) -> None:
-    """List the spares of jobs and pools, and their pods."""
+    """List spares of jobs and pools."""
     cluster = connect(kubeconfig, context, namespace, all_namespaces=all_namespaces)
     shown = spares.spares(
         map(read_job, cluster.jobs()), map(read_pool, cluster.pools()), map(read_pod, cluster.pods()), time.time()
@@ -340,7 +354,7 @@ def show_nodes(
     context: Context = "",
     kubeconfig: Kubeconfig = "",
 ) -> None:
-    """List the nodes with pods of jobs, and the findings against nodes."""
+    """List nodes and the findings against them."""
     cluster = connect(kubeconfig, context, namespace, all_namespaces=all_namespaces)
     found = cluster.nodes()
     known = None if found is None else map(read_node, found)
@@ -357,7 +371,10 @@ def doctor(
     context: Context = "",
     kubeconfig: Kubeconfig = "",
 ) -> None:
-    """Check the installation: each finding has its fix. Exit code 1 if there is an error."""
+    """Check the installation.
+
+    Each problem has its fix. The exit code is 1 if there is an error.
+    """
     cluster = connect(kubeconfig, context, namespace)
     found = checks.findings(examine(cluster.api, cluster.namespace, version()), time.time())
     show({"findings": found}, output, lambda: render.diagnosis(found))

@@ -62,7 +62,7 @@ local = typer.Typer(
     cls=RunByDefault,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Run a job on this machine as plain processes, without Kubernetes, and show it.",
+    help="Run and show a job on this machine.\n\nIts launchers, sidecars and workers are plain processes, without Kubernetes.",
     epilog="Example: understudy local --nodes 3 --spares 1 --nproc 2 -- python train.py",
 )
 
@@ -78,23 +78,28 @@ def run(
     command: Annotated[
         list[str] | None, typer.Argument(metavar="-- COMMAND ...", help="The command of a worker.")
     ] = None,
-    nodes: Annotated[int, typer.Option("--nodes", help="Members that train.")] = 2,
-    spares: Annotated[int, typer.Option("--spares", help="Members that wait.")] = 1,
+    nodes: Annotated[int, typer.Option("--nodes", metavar="N", help="Members that train.")] = 2,
+    spares: Annotated[int, typer.Option("--spares", metavar="N", help="Members that wait.")] = 1,
     nproc: Annotated[
         int | None,
-        typer.Option("--nproc", help="Workers of each member. Default: torchrun's --nproc-per-node, else 1."),
+        typer.Option(
+            "--nproc", metavar="N", help="Workers of each member. Default: torchrun's --nproc-per-node, else 1."
+        ),
     ] = None,
     grace: Annotated[int, typer.Option("--grace", metavar="SECONDS", help="Time to save after Ctrl-C.")] = 30,
-    restarts: Annotated[int, typer.Option("--restarts", help="Restarts in place within an hour.")] = 1000,
+    restarts: Annotated[int, typer.Option("--restarts", metavar="N", help="Restarts in place within an hour.")] = 1000,
     restarts_per_member: Annotated[
-        int, typer.Option("--restarts-per-member", help="Restarts in place for one member, after which it is replaced.")
+        int,
+        typer.Option(
+            "--restarts-per-member", metavar="N", help="Restarts in place for one member, after which it is replaced."
+        ),
     ] = 1000,
     preload: Annotated[
         str | None,
         typer.Option("--preload", metavar="A,B", help="Modules that workers share (docs/how-to/workers.md)."),
     ] = None,
     no_zygote: Annotated[bool, typer.Option("--no-zygote", help="Start every worker as a new process.")] = False,
-    name: Annotated[str, typer.Option("--name", help="Name of this run. Default: random.")] = "",
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Name of this run. Default: random.")] = "",
     plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of the live view.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Also print the lines of launchers and sidecars.")] = False,
 ) -> None:
@@ -134,7 +139,10 @@ def kill(
     target: Annotated[str, typer.Argument(metavar="RANK|MEMBER", help="A rank (a number), or a member (node-1, ...).")],
     name: RunOption = "",
 ) -> None:
-    """Inject a fault: SIGKILL to the worker of a rank, or to all processes of a member."""
+    """Kill a rank or a member.
+
+    SIGKILL to the worker of a rank, or to all processes of a member.
+    """
     from understudy_local import run as runs
 
     typer.echo(_asked(lambda: runs.kill(target, name)))
@@ -155,7 +163,7 @@ def get(
     watch: Watch = False,
     output: Format = Output.TABLE,
 ) -> None:
-    """Show a run: its members, ranks, spares, coordinator and faults."""
+    """Show a run with its members and faults."""
     if watch and output.is_data:
         raise WrongCall(f"-w with -o {output.value}: the live view has no {output.value}; leave one of them out")
     wide = output is Output.WIDE
@@ -172,7 +180,7 @@ def why(
     last: Last = 1,
     output: Format = Output.TABLE,
 ) -> None:
-    """Explain why a run stopped: the first failure, the recovery, and what to do."""
+    """Explain the newest fault of a run."""
     seen = _read(name)
     shown = causes.why(seen.job, recoveries_of(seen.job, ()), time.time(), last, PROGRAM)
     show(shown, output, lambda: render.why(shown))
@@ -180,7 +188,7 @@ def why(
 
 @local.command("timeline", epilog="Example: understudy local timeline")
 def show_timeline(name: Run = "", output: Format = Output.TABLE) -> None:
-    """List what happened to a run, in the order of time."""
+    """List the history of a run."""
     seen = _read(name)
     entries = timeline.timeline(seen.job, recoveries_of(seen.job, ()), seen.events)
     show({"entries": entries}, output, lambda: render.timeline(entries))
@@ -194,7 +202,7 @@ def logs(
     follow: Follow = False,
     tail: Tail = DEFAULT_TAIL,
 ) -> None:
-    """Print the logs of the members: workers, launchers and sidecars."""
+    """Print logs of ranks and rounds."""
     wanted = Wanted(rank, round_number)
     folder = _asked(lambda: _folder(name))
     files = [_Tail(path, wanted) for path in sorted(folder.logs.glob("*.log"))]
@@ -221,7 +229,7 @@ def stacks(
     rank: Annotated[int | None, typer.Option("--rank", min=0, help="Only this rank.")] = None,
     output: Format = Output.TABLE,
 ) -> None:
-    """Show the Python stacks that workers wrote at the newest hang, grouped: ranks with equal stacks together."""
+    """Show the Python stacks of the newest hang."""
     folder = _asked(lambda: _folder(name))
     paths = sorted(folder.logs.glob("*.log"))
     show_stacks({path.stem: _Tail(path, Wanted()).newest(-1) for path in paths}, rank, output)

@@ -16,13 +16,15 @@ from understudy_cli.render import Output
 #: Lines of `logs` unless --tail says otherwise.
 DEFAULT_TAIL = 1_000
 
-Format = Annotated[Output, typer.Option("--output", "-o", help="Format of the output.")]
-Rank = Annotated[int | None, typer.Option("--rank", min=0, help="Lines of one rank, in whichever pod it ran.")]
-Round = Annotated[int | None, typer.Option("--round", min=0, help="Lines of one round.")]
+Format = Annotated[Output, typer.Option("--output", "-o", metavar="FORMAT", help="table, wide, json or yaml.")]
+Rank = Annotated[
+    int | None, typer.Option("--rank", min=0, metavar="N", help="Lines of one rank, in whichever pod it ran.")
+]
+Round = Annotated[int | None, typer.Option("--round", min=0, metavar="N", help="Lines of one round.")]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Print new lines, also of new pods, until Ctrl-C.")]
-Tail = Annotated[int, typer.Option("--tail", min=-1, help="The newest N lines; -1: all.")]
+Tail = Annotated[int, typer.Option("--tail", min=-1, metavar="N", help="The newest N lines; -1: all.")]
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Draw again when something changes, until Ctrl-C.")]
-Last = Annotated[int, typer.Option("--last", min=1, help="Explain the newest N faults.")]
+Last = Annotated[int, typer.Option("--last", min=1, metavar="N", help="Explain the newest N faults.")]
 
 
 def show(value: object, output: Output, drawn: Callable[[], RenderableType]) -> None:

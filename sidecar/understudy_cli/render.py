@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from enum import Enum, StrEnum
-from typing import TextIO
+from typing import Literal, TextIO
 
 import yaml
 from rich.console import Console, Group, RenderableType
@@ -274,15 +274,9 @@ def _table(
 ) -> Table:
     """right: columns of numbers. fold: columns that a narrow terminal breaks into lines. Others keep their width."""
     table = Table(box=None, pad_edge=False, padding=(0, padding, 0, 0), header_style="dim")
-    for number, column in enumerate(columns):
-        widest = max((line[number].cell_len for line in lines), default=0)
-        table.add_column(
-            column,
-            justify="right" if column in right else "left",
-            overflow="fold",
-            no_wrap=column not in fold,
-            min_width=max(map(len, column.split()), default=0) if column in fold else max(widest, len(column)),
-        )
+    for column in columns:
+        justify: Literal["left", "right"] = "right" if column in right else "left"
+        table.add_column(column, justify=justify, overflow="fold", no_wrap=column not in fold)
     for line in lines:
         table.add_row(*line)
     return table
