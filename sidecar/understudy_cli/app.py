@@ -22,7 +22,7 @@ from understudy_cli.credentials import find_access
 from understudy_cli.diagnosis import examine
 from understudy_cli.facts import Job, Pod, read_job, read_node, read_pod, read_pool, recoveries_of
 from understudy_cli.failures import CommandFailed, ExitCode, NotFound, WrongCall
-from understudy_cli.following import Followed
+from understudy_cli.following import Followed, ReadOnce
 from understudy_cli.log_lines import Wanted
 from understudy_cli.pod_logs import FollowedLogs, Line, pods_to_read, read_lines
 from understudy_cli.printing import (
@@ -183,12 +183,13 @@ def job_frames(followed: Followed, *, wide: bool, all_namespaces: bool) -> Itera
 
 def tree_frames(followed: Followed, job: Job, *, wide: bool) -> Iterator[RenderableType | None]:
     """Until the job is deleted. Raises NotFound then."""
+    read_pods = ReadOnce(read_pod)
     for _ in ticks(followed):
         found = followed.objects(PLURALS[job.kind])
         if not found:
             raise NotFound(f"job {job.name} was deleted")
         newest = read_job(found[0])
-        pods = [read_pod(raw) for raw in followed.objects(PODS)]
+        pods = read_pods(followed.objects(PODS))
         recoveries = recoveries_of(newest, followed.objects(RECOVERIES))
         tree = jobs.job_tree(newest, pods, recoveries, time.time(), None if wide else room_for_pods())
         yield with_warning(followed, render.tree(tree, wide=wide))

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from understudy_cli import fields
-from understudy_cli.api import NOT_FOUND, Api, collection
+from understudy_cli.api import FORBIDDEN, NOT_FOUND, Api, collection
 from understudy_cli.facts import INJECTED_JOB, TRAINING_JOB, Job, Recovery, read_job, recoveries_of
 from understudy_cli.failures import NoAnswer, NotFound
 from understudy_cli.fields import Raw
@@ -70,13 +70,13 @@ class Cluster:
         return Followed(self.api, tuple(Collection(plural, path) for plural, path in paths))
 
     def follow(self, job: Job) -> Followed:
-        """One watch for the job, one for its pods, and one for its recoveries if the cluster has the kind."""
+        """One watch for the job, one for its pods, and one for its recoveries if the account may read them."""
         jobs = collection(GROUP, PLURALS[job.kind], job.namespace)
         collections = [
             Collection(PLURALS[job.kind], jobs, fields_of=f"metadata.name={job.name}"),
             Collection(PODS, collection("v1", PODS, job.namespace), job.pod_selector),
         ]
-        if self._has_recoveries():
+        if self._has_recoveries(job.namespace):
             path = collection(GROUP, RECOVERIES, job.namespace)
             collections.append(Collection(RECOVERIES, path, job.recovery_selector))
         return Followed(self.api, tuple(collections))
@@ -96,17 +96,19 @@ class Cluster:
             ) from error
 
     def _recoveries(self, job: Job) -> Iterable[Raw]:
-        """Empty if the cluster does not have the kind."""
+        """Empty if the cluster does not have the kind, or the account may not read it: the status has the newest."""
         try:
             return self.api.list(collection(GROUP, RECOVERIES, job.namespace), job.recovery_selector).items
         except NoAnswer as error:
-            if error.status != NOT_FOUND:
+            if error.status not in (NOT_FOUND, FORBIDDEN):
                 raise
             return ()
 
-    def _has_recoveries(self) -> bool:
+    def _has_recoveries(self, namespace: str) -> bool:
+        """Whether the cluster has the kind, and the account may watch it."""
         resources = self.api.get(f"/apis/{GROUP}")
-        return any(fields.text(entry, "name") == RECOVERIES for entry in fields.entries(resources, "resources"))
+        is_served = any(fields.text(entry, "name") == RECOVERIES for entry in fields.entries(resources, "resources"))
+        return is_served and self.api.may("watch", RECOVERIES, "understudy.dev", namespace)
 
 
 def kind_named(name: str) -> str:

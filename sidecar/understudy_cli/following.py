@@ -7,15 +7,20 @@ does not change (403, 404) ends the thread with its error.
 
 import queue
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from understudy_cli import fields
 from understudy_cli.api import FORBIDDEN, GONE, NOT_FOUND, UNAUTHORIZED, Api
 from understudy_cli.failures import NoAnswer
 from understudy_cli.fields import Raw
 
+T = TypeVar("T")
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+#: A watch that ends sooner is not repeated at once: a proxy may end each watch.
+SHORT_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,21 @@ class Followed:
                 raise error
 
 
+class ReadOnce(Generic[T]):
+    """Reads each object once, however often it is shown: a job may have thousands of pods, of which few change."""
+
+    def __init__(self, read: Callable[[Raw], T]) -> None:
+        self._read = read
+        self._known: dict[
+            int, tuple[Raw, T]
+        ] = {}  # by identity; the object is kept, so that its identity stays its own
+
+    def __call__(self, raws: Iterable[Raw]) -> list[T]:
+        known = self._known
+        self._known = {id(raw): known[id(raw)] if id(raw) in known else (raw, self._read(raw)) for raw in raws}
+        return [found for _, found in self._known.values()]
+
+
 def _key(raw: Raw) -> str:
     return f"{fields.text(raw, 'metadata', 'namespace')}/{fields.text(raw, 'metadata', 'name')}"
 
@@ -120,17 +140,21 @@ def _follow(api: Api, collection: Collection, put: Callable[[Report], None]) -> 
                 found = api.list(collection.path, collection.selector, collection.fields_of)
                 version = found.version
                 put(Listed(collection.name, found.items))
+            began = time.monotonic()
             for event in api.watch(collection.path, version, collection.selector, collection.fields_of):
                 version = str(fields.get(event.object, "metadata", "resourceVersion") or version)
                 pause_s = FIRST_PAUSE_S
                 if event.kind != "BOOKMARK":
                     put(Changed(collection.name, event.object, event.kind == "DELETED"))
+            if time.monotonic() - began < SHORT_S:
+                wait(SHORT_S)
         except NoAnswer as error:
             if error.status in (UNAUTHORIZED, FORBIDDEN, NOT_FOUND):
                 put(Ended(error))
                 return
             if error.status == GONE:
                 version = ""
+                wait(SHORT_S)
                 continue
             put(Disconnected(collection.name, str(error)))
             wait(pause_s)

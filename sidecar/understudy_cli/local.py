@@ -62,7 +62,7 @@ local = typer.Typer(
     cls=RunByDefault,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Run and show a job on this machine.\n\nIts launchers, sidecars and workers are plain processes, without Kubernetes.",
+    help="Run and show a job on this machine.\n\nThe launchers, sidecars and workers are plain processes.",
     epilog="Example: understudy local --nodes 3 --spares 1 --nproc 2 -- python train.py",
 )
 

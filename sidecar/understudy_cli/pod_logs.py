@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from understudy_cli.api import NOT_FOUND, Api, collection
+from understudy_cli.api import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, Api, collection
 from understudy_cli.facts import Pod, read_pod
-from understudy_cli.failures import NoAnswer, WrongCall
+from understudy_cli.failures import CommandFailed, NoAnswer, WrongCall
 from understudy_cli.following import Followed
 from understudy_cli.log_lines import LogFilter, Wanted
 from understudy_cli.untrusted import log_line
@@ -100,16 +100,18 @@ class FollowedLogs:
         self._api, self._pods, self._name, self._wanted, self._tail = api, pods, name, wanted, tail
         self._lines: queue.Queue[Line] = queue.Queue(maxsize=10_000)
         self._threads: dict[str, threading.Thread] = {}
+        self._failure: CommandFailed | None = None  # of a thread
 
     def run(self, show: Callable[[Line], None]) -> None:
-        """Until all pods have ended. Raises WrongCall if there are too many, or the error that has ended the watch."""
-        while True:
+        """Until all pods have ended. Raises WrongCall if there are too many, or the error of a log or of the watch."""
+        while self._failure is None:
             self._pods.take(TAKE_S if self._lines.empty() else 0.0)
             if self._pods.is_complete:
                 self._start_new()
             if self._show_all(show) and self._is_over():
                 self._show_all(show)
                 return
+        raise self._failure
 
     def _is_over(self) -> bool:
         if not self._threads or any(thread.is_alive() for thread in self._threads.values()):
@@ -155,7 +157,13 @@ class FollowedLogs:
             except NoAnswer as error:
                 if error.status == NOT_FOUND:
                     return  # the pod is gone
-                time.sleep(RECONNECT_S)
+                if error.status in (UNAUTHORIZED, FORBIDDEN):
+                    self._failure = error
+                    return
+                time.sleep(RECONNECT_S)  # also until the container has started (400)
+            except CommandFailed as error:
+                self._failure = error
+                return
 
     def _first_query(self) -> dict[str, str]:
         """The round of a line is known only from the lines before it, so a round needs the whole log."""

@@ -16,12 +16,15 @@ from understudy_cli.kubeconfig import Access
 
 @dataclass(frozen=True)
 class Answer:
-    """A body is JSON unless it is text. lines: of a stream, which stays open until the test ends if `stays`."""
+    """A body is JSON unless it is text. lines: of a stream, which stays open until the test ends if `stays`, and whose
+    connection is lost at its end if `breaks`.
+    """
 
     body: Any = None
     status: int = 200
     lines: tuple[Any, ...] = ()
     stays: bool = False
+    breaks: bool = False
 
 
 @dataclass
@@ -61,6 +64,9 @@ def scripted(answers: dict[str, list[Answer]], tls: ssl.SSLContext | None = None
                     self._chunk((line if isinstance(line, str) else json.dumps(line)) + "\n")
                 if answer.stays:
                     script.ended.wait(30)
+                if answer.breaks:
+                    self.close_connection = True
+                    return
             else:
                 self._chunk(answer.body if isinstance(answer.body, str) else json.dumps(answer.body))
             self.wfile.write(b"0\r\n\r\n")

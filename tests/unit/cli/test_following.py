@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.cli.server import Answer, Scripted, scripted
 from understudy_cli.failures import NoAnswer
-from understudy_cli.following import Collection, Followed
+from understudy_cli.following import Collection, Followed, ReadOnce
 
 PODS = "/api/v1/pods"
 LIMIT_S = 20.0
@@ -62,6 +62,19 @@ def test_a_collection_without_an_answer_is_reported_and_retried() -> None:
         assert not followed.is_complete
         wait(followed, lambda: names(followed) == ["a"])
         assert (followed.is_complete, followed.disconnected) == (True, {})
+
+
+def test_an_object_is_read_again_only_after_it_has_changed() -> None:
+    reads: list[str] = []
+    read = ReadOnce(lambda raw: reads.append(raw["name"]) or raw["name"])
+    a, b, changed = {"name": "a"}, {"name": "b"}, {"name": "b2"}
+    assert [read([a, b]), read([a, b]), read([a, changed]), read([changed])] == [
+        ["a", "b"],
+        ["a", "b"],
+        ["a", "b2"],
+        ["b2"],
+    ]
+    assert reads == ["a", "b", "b2"]
 
 
 def test_a_collection_that_may_not_be_read_ends_with_its_error() -> None:
