@@ -72,9 +72,11 @@ Kubeconfig = Annotated[
 
 def _complete_jobs(ctx: typer.Context, incomplete: str) -> list[str]:
     """The jobs of the namespace, for the shell: none if the cluster cannot be read."""
-    given = {name: str(ctx.params.get(name) or "") for name in ("kubeconfig", "context", "namespace")}
+    kubeconfig, context, namespace = (
+        str(ctx.params.get(name) or "") for name in ("kubeconfig", "context", "namespace")
+    )
     try:
-        found = [read_job(raw).name for raw in connect(**given).jobs()]
+        found = [read_job(raw).name for raw in connect(kubeconfig, context, namespace).jobs()]
     except CommandFailed:
         return []
     return sorted(name for name in found if name.startswith(incomplete))

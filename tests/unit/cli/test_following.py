@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.cli.server import Answer, Scripted, scripted
 from understudy_cli.failures import NoAnswer
+from understudy_cli.fields import Raw
 from understudy_cli.following import Collection, Followed, ReadOnce
 
 PODS = "/api/v1/pods"
@@ -66,7 +67,12 @@ def test_a_collection_without_an_answer_is_reported_and_retried() -> None:
 
 def test_an_object_is_read_again_only_after_it_has_changed() -> None:
     reads: list[str] = []
-    read = ReadOnce(lambda raw: reads.append(raw["name"]) or raw["name"])
+
+    def read_name(raw: Raw) -> str:
+        reads.append(str(raw["name"]))
+        return reads[-1]
+
+    read = ReadOnce(read_name)
     a, b, changed = {"name": "a"}, {"name": "b"}, {"name": "b2"}
     assert [read([a, b]), read([a, b]), read([a, changed]), read([changed])] == [
         ["a", "b"],
