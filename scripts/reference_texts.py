@@ -171,7 +171,7 @@ LOCAL_EXITS = {
 }
 
 COMMAND_EXITS = {
-    0: "The command has printed what was asked for.",
+    0: "The command has printed its output.",
     1: "`doctor` has found an error.",
     2: "The command line, the kubeconfig, or a package of the installation is wrong.",
     3: "The job, the run, or a line of a log was not found.",

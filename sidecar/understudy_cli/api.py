@@ -187,13 +187,15 @@ class Api:
             answer = json.loads(_read(response, CHUNK_BYTES, path, self.access.server))
         except (ValueError, RecursionError, NoAnswer):
             answer = {}
-        said = fields.text(answer, "message") or f"{path} was answered with {response.status}"
+        message = fields.text(answer, "message") or f"the answer to {path} has status {response.status}"
         if response.status == UNAUTHORIZED:
             context = self.access.context
-            said = f"the API server rejects the credentials of context {context}: log in again, or use another context"
+            message = (
+                f"the API server rejects the credentials of context {context}: log in again, or use another context"
+            )
         elif response.status == FORBIDDEN:
-            said = f"{said}. Ask for the role view, which contains the rights of this command"
-        return NoAnswer(said, response.status)
+            message = f"{message}. Ask for the role view, which contains the rights of this command"
+        return NoAnswer(message, response.status)
 
     def _connect(self) -> urllib3.PoolManager:
         proxy = self.access.proxy or _proxy_of(self.access.server)

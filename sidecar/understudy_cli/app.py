@@ -36,7 +36,7 @@ from understudy_cli.printing import (
     Watch,
     draw,
     no_lines,
-    say,
+    remark,
     show,
     show_stacks,
 )
@@ -170,7 +170,7 @@ def get(
 def show_jobs(cluster: Cluster, output: Output, *, all_namespaces: bool) -> None:
     rows = jobs.job_rows(map(read_job, cluster.jobs()), time.time())
     if not rows and not output.is_data:
-        say(f"there are no jobs in {f'namespace {cluster.namespace}' if cluster.namespace else 'the cluster'}")
+        remark(f"there are no jobs in {f'namespace {cluster.namespace}' if cluster.namespace else 'the cluster'}")
         return
     wide = output is Output.WIDE
     show({"jobs": rows}, output, lambda: render.jobs(rows, wide=wide, all_namespaces=all_namespaces))
@@ -344,7 +344,7 @@ def show_spares(
         map(read_job, cluster.jobs()), map(read_pool, cluster.pools()), map(read_pod, cluster.pods()), time.time()
     )
     if not shown.owners and not shown.pods and not output.is_data:
-        say("no job and no pool has spares")
+        remark("no job and no pool has spares")
         return
     show(shown, output, lambda: render.spares(shown, all_namespaces=all_namespaces))
 
@@ -364,7 +364,7 @@ def show_nodes(
     rows = nodes.node_rows(map(read_job, cluster.jobs()), map(read_pod, cluster.pods()), known, time.time())
     show({"nodes": rows}, output, lambda: render.nodes(rows))
     if found is None and not output.is_data:
-        say("the state of the nodes is not known: this account may not list nodes")
+        remark("the state of the nodes is not known: this account may not list nodes")
 
 
 @app.command("doctor", epilog="Example: understudy doctor -n team-a")

@@ -60,7 +60,7 @@ def _read_yaml(path: Path) -> Mapping[str, object]:
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a program of a kubeconfig printed. expires_at: Unix seconds; None: it does not expire."""
+    """The output of a program that a kubeconfig names. expires_at: Unix seconds; None: it does not expire."""
 
     token: str = field(repr=False)
     certificate: bytes | None = None

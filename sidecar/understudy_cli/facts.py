@@ -1,6 +1,6 @@
 """Jobs, pods, nodes and pools as the views need them, read from objects of the API. Pure.
 
-Each field is checked. An object that lacks all of its fields is still an object: its row has dashes.
+Each field is checked. An object without any of these fields is read, too: its row has dashes.
 """
 
 import re

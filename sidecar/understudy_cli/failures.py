@@ -13,7 +13,7 @@ class ExitCode(IntEnum):
 
 
 class CommandFailed(Exception):
-    """The text says what was seen, and what to do."""
+    """The text has the observation and the next step."""
 
     def __init__(self, message: str, code: ExitCode) -> None:
         super().__init__(message)

@@ -127,7 +127,7 @@ def _named(
 
 
 def _secret(raw: Mapping[str, Any], name: str) -> str:
-    """A text as it is."""
+    """A text without any change."""
     value = get(raw, name)
     return value if isinstance(value, str) else ""
 

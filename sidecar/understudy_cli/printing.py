@@ -18,7 +18,7 @@ DEFAULT_TAIL = 1_000
 
 Format = Annotated[Output, typer.Option("--output", "-o", metavar="FORMAT", help="table, wide, json or yaml.")]
 Rank = Annotated[
-    int | None, typer.Option("--rank", min=0, metavar="N", help="Lines of one rank, in whichever pod it ran.")
+    int | None, typer.Option("--rank", min=0, metavar="N", help="Lines of one rank, from each pod that held it.")
 ]
 Round = Annotated[int | None, typer.Option("--round", min=0, metavar="N", help="Lines of one round.")]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Print new lines, also of new pods, until Ctrl-C.")]
@@ -39,8 +39,8 @@ def show(value: object, output: Output, drawn: Callable[[], RenderableType]) -> 
         sys.stdout.write(render.plain(console, drawn()))
 
 
-def say(text: str) -> None:
-    """A remark that is no part of the output."""
+def remark(text: str) -> None:
+    """Print a line that is no part of the output."""
     sys.stderr.write(f"{text}\n")
 
 
@@ -63,12 +63,12 @@ def draw(frames: Iterator[RenderableType | None]) -> None:
 
 
 def no_lines(wanted: Wanted, *, has_prefixes: bool) -> str:
-    what = " and ".join(
+    wish = " and ".join(
         f"{name} {number}" for name, number in (("rank", wanted.rank), ("round", wanted.round)) if number is not None
     )
     if wanted.rank is not None and not has_prefixes:
         return "the logs have no line with the prefix of a rank: launcher.logPrefix is false, or no worker has printed"
-    return f"the logs of the pods that exist have no lines{f' of {what}' if what else ''}"
+    return f"the logs of the pods that exist have no lines{f' of {wish}' if wish else ''}"
 
 
 def show_stacks(logs_of: dict[str, list[str]], rank: int | None, output: Output) -> None:

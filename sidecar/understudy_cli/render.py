@@ -201,7 +201,7 @@ def timeline(entries: Sequence[Entry]) -> RenderableType:
         ]
         for entry in entries
     ]
-    return _table(["TIME (UTC)", "AFTER", "WHAT", "DETAILS"], lines, right=("AFTER",), fold=("DETAILS",))
+    return _table(["TIME (UTC)", "AFTER", "EVENT", "DETAILS"], lines, right=("AFTER",), fold=("DETAILS",))
 
 
 # spares, nodes, doctor, stacks ----------------------------------------------------------------------------------------

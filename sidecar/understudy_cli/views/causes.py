@@ -1,4 +1,4 @@
-"""`why`: why a job stopped, or why it does not train, and what to do. Pure."""
+"""`why`: why a job stopped, or why it does not train, and the next steps. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

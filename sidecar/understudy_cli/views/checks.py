@@ -1,7 +1,7 @@
-"""`doctor`: what of an installation does not work, and how to fix it. Pure: `diagnosis` reads the facts.
+"""`doctor`: the problems of an installation, and their fixes. Pure: `diagnosis` reads the facts.
 
-Each check gets what was read, or the reason why it could not be read. A check that cannot be made is reported as such:
-an account without the rights of an administrator sees a part of the installation.
+Each check gets a fact, or the reason why the fact could not be read. Then the check is reported as not checked: an
+account without the rights of an administrator sees a part of the installation.
 """
 
 import base64

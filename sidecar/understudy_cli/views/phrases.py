@@ -52,7 +52,7 @@ def subject(cause: Cause) -> str:
 
 
 def symptom(cause: Cause) -> str:
-    """What the fault looked like: the message, else the signal or the exit code."""
+    """The message of the fault, else the signal or the exit code."""
     if cause.message:
         return cause.message
     if cause.signal:
@@ -76,6 +76,6 @@ def outcome(recovery: Recovery, now: float) -> str:
 def fault_line(recovery: Recovery, now: float) -> str:
     """A recovery in one line."""
     place, seen = subject(recovery.cause), symptom(recovery.cause)
-    what = ": ".join(filter(None, (", ".join(filter(None, (recovery.fault, place))), seen)))
+    observation = ": ".join(filter(None, (", ".join(filter(None, (recovery.fault, place))), seen)))
     number = "" if recovery.round is None else f", round {recovery.round}"
-    return f"{what} → {outcome(recovery, now)}{number}"
+    return f"{observation} → {outcome(recovery, now)}{number}"

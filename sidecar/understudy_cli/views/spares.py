@@ -10,7 +10,7 @@ from understudy_protocol import pod as names
 
 @dataclass(frozen=True)
 class SpareRow:
-    """owner: the job or the pool. available: spares that could take ranks now; NONE if the object does not say it."""
+    """owner: the job or the pool. available: spares that could take ranks now; NONE if it is not known."""
 
     namespace: str
     owner: str

@@ -51,9 +51,9 @@ def _of_job(job: Job) -> Iterator[_Found]:
             continue  # completionTime has the end
         if condition.type in ("Invalid", "Blocked", "Recovering") and not condition.is_true:
             continue  # the ordinary state
-        said = ": ".join(filter(None, (f"{condition.status} ({condition.reason})", condition.message)))
+        text = ": ".join(filter(None, (f"{condition.status} ({condition.reason})", condition.message)))
         bad = condition.status == ("True" if condition.type in ("Invalid", "Blocked", "Recovering") else "False")
-        yield condition.at, condition.type, said, bad and condition.reason != "Completed"
+        yield condition.at, condition.type, text, bad and condition.reason != "Completed"
     if job.completed_at is not None:
         end = next((x for x in job.conditions if x.type in ("Completed", "Failed") and x.is_true), None)
         message = "the job has ended" if end is None else end.message

@@ -26,7 +26,7 @@ from tests.unit.cli import samples
 
 LIMIT_S = 30.0
 NAMESPACE = "team-a"
-#: What the chart adds to the role view, and what the role view has of Kubernetes.
+#: The rights that the chart adds to the role view, and those of Kubernetes in this role that the program uses.
 READER = {
     "apiVersion": "rbac.authorization.k8s.io/v1",
     "kind": "ClusterRole",
@@ -176,7 +176,7 @@ def test_get_of_a_job_is_a_tree_of_its_pods(world: World) -> None:
 
 
 def test_get_w_prints_again_when_the_job_changes(world: World) -> None:
-    # given a user who watches a job
+    # given a command that watches a job
     with Watching(world.command("get", "llm", "-w")) as watching:
         watching.wait_for("Running")
         # when its status changes
@@ -215,7 +215,7 @@ def test_spares_and_nodes(world: World) -> None:
     assert "Ready" in world.run("nodes", "-n", NAMESPACE, admin=True)
 
 
-def test_logs_of_a_rank_and_a_round_are_found_in_whichever_pod_it_ran(world: World) -> None:
+def test_logs_of_a_rank_and_a_round_are_found_in_each_pod_that_held_the_rank(world: World) -> None:
     # given rank 1 in round 4 in one pod, and in round 5 in another one
     started = "understudy launcher: round=1.1.{} workers started ranks={}/4"
     world.logs.write("llm-spare-x7k2p", 10, started.format(5, "0-1"), "[rank 0] a", "[rank 1] in round 5")
@@ -258,7 +258,7 @@ def test_doctor_finds_that_no_operator_is_installed(world: World) -> None:
     assert [finding["check"] for finding in found if finding["level"] == "error"] == ["Images"]
 
 
-def test_an_account_without_rights_is_told_which_one_it_lacks(world: World) -> None:
+def test_the_missing_right_of_an_account_is_named(world: World) -> None:
     shown = world.run("get", "-n", "default", code=4)
     assert 'cannot list resource "trainingjobs"' in shown
     assert "Ask for the role view" in shown
@@ -270,7 +270,7 @@ def test_a_job_that_does_not_exist_is_named(world: World) -> None:
 
 
 class Watching:
-    """A command that runs until the end of the block. text: what it has printed."""
+    """A command that runs until the end of the block. text: its output so far."""
 
     def __init__(self, command: list[str]) -> None:
         self._command = command

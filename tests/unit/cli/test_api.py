@@ -37,12 +37,12 @@ def test_a_list_is_read_page_by_page() -> None:
         (Answer({"message": "pods is forbidden"}, 403), "pods is forbidden. Ask for the role view"),
         (Answer({"message": "Unauthorized"}, 401), "rejects the credentials of context test: log in again"),
         (Answer("<html>", 200), "with no JSON: is it an API server?"),
-        (Answer("bad gateway", 502), f"{PODS} was answered with 502"),
+        (Answer("bad gateway", 502), f"the answer to {PODS} has status 502"),
         (Answer({"message": "x\x1b[2J"}, 500), "x"),
-        (Answer("", 302), f"{PODS} was answered with 302"),
+        (Answer("", 302), f"the answer to {PODS} has status 302"),
     ],
 )
-def test_an_error_is_told_with_what_to_do(answer: Answer, text: str) -> None:
+def test_an_error_is_reported_with_its_fix(answer: Answer, text: str) -> None:
     with scripted({PODS: [answer]}) as server, pytest.raises(NoAnswer) as raised:
         server.api().get(PODS)
     assert text in str(raised.value)

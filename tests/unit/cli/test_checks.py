@@ -94,7 +94,7 @@ def test_a_problem_is_found_and_has_a_fix(check: str, changes: dict[str, Any], l
 @pytest.mark.parametrize(
     "fact", ["version", "served", "rights", "deployments", "lease", "webhooks", "dns", "pods", "rejection"]
 )
-def test_what_cannot_be_read_is_reported_as_not_checked(fact: str) -> None:
+def test_a_fact_that_cannot_be_read_is_reported_as_not_checked(fact: str) -> None:
     shown = levels(**{fact: Unreadable("nodes is forbidden")})
     assert [Level.SKIPPED] in shown.values()
     assert Level.ERROR not in {level for some in shown.values() for level in some}
@@ -119,5 +119,5 @@ def test_the_end_of_an_authority_is_that_of_its_certificate(bundle: str, tmp_pat
     path = tmp_path / "crt"
     path.write_bytes(base64.b64decode(bundle))
     words = ["openssl", "x509", "-in", str(path), "-noout", "-enddate"]
-    said = subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip().removeprefix("notAfter=")
-    assert authority_ends(bundle) == (ssl.cert_time_to_seconds(said),)
+    printed = subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip().removeprefix("notAfter=")
+    assert authority_ends(bundle) == (ssl.cert_time_to_seconds(printed),)

@@ -1,4 +1,4 @@
-"""The verbs of local mode, without a run: which options a run gets, and what an ended run shows."""
+"""The verbs of local mode, without a run: the options that a run gets, and the output for an ended run."""
 
 import json
 import tempfile

@@ -1,4 +1,4 @@
-"""What the views decide. Their text is in the golden files."""
+"""The decisions of the views. Their text is in the golden files."""
 
 from typing import Any
 
@@ -88,7 +88,7 @@ def test_why_names_the_first_failure_of_the_newest_fault_and_the_log_of_its_roun
     assert "read the worker's log: kubectl understudy logs llm --rank 3 --round 4" in shown.next_steps
 
 
-def test_why_tells_what_to_do_while_no_pod_is_available() -> None:
+def test_why_has_the_next_step_while_no_pod_is_available() -> None:
     waits = samples.swap() | {"strategy": None, "resumedAt": None, "pauseSeconds": None}
     found = job(phase="Recovering", recoveries=[waits])
     shown = causes.why(found, recoveries_of(found, ()), samples.NOW, 1, "understudy")
