@@ -181,6 +181,8 @@ def _webhook(seen: Installation, now: float) -> Iterator[Finding]:
     if isinstance(seen.webhooks, Unreadable):
         yield from _skipped(check, seen.webhooks)
         return
+    if not seen.webhooks and not seen.deployments:
+        return  # nothing is installed
     if not seen.webhooks:
         yield Finding(check, Level.OK, "the chart has no webhook (webhook.enabled is false): pods are not injected")
         return
@@ -274,6 +276,9 @@ def _dns(seen: Installation, now: float) -> Iterator[Finding]:
     ready = ready_endpoints(seen.dns)
     if ready:
         yield Finding(check, Level.OK, f"the cluster's DNS has {ready} ready endpoints")
+    elif not seen.dns:
+        text = "there is no Service kube-dns (kube-system), so the DNS of the cluster cannot be checked"
+        yield Finding(check, Level.WARNING, text, "check that pods can look up the names of Services")
     else:
         text = "Service kube-dns (kube-system) has no ready endpoint: new pods cannot find their coordinator"
         yield Finding(check, Level.ERROR, text, "see kubectl --namespace kube-system get pods -l k8s-app=kube-dns")

@@ -41,6 +41,10 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> str:
     return base64.b64encode((folder / "crt").read_bytes()).decode()
 
 
+def test_a_cluster_without_an_installation_is_not_reported_to_have_no_webhook() -> None:
+    assert "Webhook" not in found(deployments=[], webhooks=[])
+
+
 def test_a_healthy_installation_has_no_problem() -> None:
     assert {level for some in levels().values() for level in some} == {Level.OK}
 
@@ -75,7 +79,7 @@ def test_a_healthy_installation_has_no_problem() -> None:
             Level.ERROR,
             "has not renewed its Lease for 10m",
         ),
-        ("DNS", {"dns": []}, Level.ERROR, "no ready endpoint"),
+        ("DNS", {"dns": []}, Level.WARNING, "there is no Service kube-dns"),
         ("DNS", {"dns": [{"endpoints": [{"conditions": {"ready": False}}]}]}, Level.ERROR, "no ready endpoint"),
         ("Images", {"pods": samples.pods()}, Level.ERROR, "example.com/t:2 cannot be pulled: pods llm-spare-new1"),
         ("Admission", {"rejection": "quota exceeded"}, Level.ERROR, "rejects a small TrainingJob (a dry run): quota"),

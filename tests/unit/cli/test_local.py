@@ -87,7 +87,7 @@ def test_torchrun_decides_about_the_workers_unless_an_option_does(
         (["--grace", "0", "--", "x"], "--grace 0: expected 1 or more"),
         (["--restarts-per-member", "-1", "--", "x"], "--restarts-per-member -1: expected 0 or more"),
         (["--nodes", "60", "--spares", "5", "--", "x"], "at most 64 together"),
-        (["--nproc", "two", "--", "x"], "'two' is not a valid int"),
+        (["--nproc", "two", "--", "x"], "Invalid value for '--nproc'"),
         (["--", "torchrun", "--nproc-per-node", "gpu", "x"], "torchrun's --nproc-per-node is gpu: expected a number"),
         (["kill"], "RANK|MEMBER"),
         (["kill", "0", "--run", "no-such-run"], "no local run with the name no-such-run is active"),
