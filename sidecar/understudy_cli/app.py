@@ -6,7 +6,8 @@ Each verb reads objects, calls a view, and prints it. Errors for users are Comma
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib import metadata, util
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +21,7 @@ from understudy_cli.api import Api
 from understudy_cli.cluster import PLURALS, PODS, RECOVERIES, Cluster
 from understudy_cli.credentials import find_access
 from understudy_cli.diagnosis import examine
-from understudy_cli.facts import Job, Pod, read_job, read_node, read_pod, read_pool, recoveries_of
+from understudy_cli.facts import Job, Pod, Recovery, read_job, read_node, read_pod, read_pool, recoveries_of
 from understudy_cli.failures import CommandFailed, ExitCode, NotFound, WrongCall
 from understudy_cli.following import Followed, ReadOnce
 from understudy_cli.log_lines import Wanted
@@ -29,6 +30,7 @@ from understudy_cli.printing import (
     DEFAULT_TAIL,
     Follow,
     Format,
+    Frame,
     Last,
     Rank,
     Round,
@@ -176,14 +178,17 @@ def show_jobs(cluster: Cluster, output: Output, *, all_namespaces: bool) -> None
     show({"jobs": rows}, output, lambda: render.jobs(rows, wide=wide, all_namespaces=all_namespaces))
 
 
-def job_frames(followed: Followed, *, wide: bool, all_namespaces: bool) -> Iterator[RenderableType | None]:
+def job_frames(followed: Followed, *, wide: bool, all_namespaces: bool) -> Iterator[Frame]:
     for _ in ticks(followed):
-        raws = [raw for plural in PLURALS.values() for raw in followed.objects(plural)]
-        rows = jobs.job_rows(map(read_job, raws), time.time())
-        yield with_warning(followed, render.jobs(rows, wide=wide, all_namespaces=all_namespaces))
+        found = [read_job(raw) for plural in PLURALS.values() for raw in followed.objects(plural)]
+        yield with_warning(followed, partial(_draw_jobs, found, wide=wide, all_namespaces=all_namespaces))
 
 
-def tree_frames(followed: Followed, job: Job, *, wide: bool) -> Iterator[RenderableType | None]:
+def _draw_jobs(found: Sequence[Job], now: float, *, wide: bool, all_namespaces: bool) -> RenderableType:
+    return render.jobs(jobs.job_rows(found, now), wide=wide, all_namespaces=all_namespaces)
+
+
+def tree_frames(followed: Followed, job: Job, *, wide: bool) -> Iterator[Frame]:
     """Until the job is deleted. Raises NotFound then."""
     read_pods = ReadOnce(read_pod)
     for _ in ticks(followed):
@@ -193,8 +198,14 @@ def tree_frames(followed: Followed, job: Job, *, wide: bool) -> Iterator[Rendera
         newest = read_job(found[0])
         pods = read_pods(followed.objects(PODS))
         recoveries = recoveries_of(newest, followed.objects(RECOVERIES))
-        tree = jobs.job_tree(newest, pods, recoveries, time.time(), None if wide else room_for_pods())
-        yield with_warning(followed, render.tree(tree, wide=wide))
+        yield with_warning(followed, partial(draw_tree, newest, pods, recoveries, wide=wide))
+
+
+def draw_tree(
+    job: Job, pods: Sequence[Pod], recoveries: Sequence[Recovery], now: float, *, wide: bool
+) -> RenderableType:
+    limit = None if wide else room_for_pods()
+    return render.tree(jobs.job_tree(job, pods, recoveries, now, limit), wide=wide)
 
 
 def room_for_pods() -> int:
@@ -212,11 +223,11 @@ def ticks(followed: Followed) -> Iterator[None]:
             time.sleep(FRAME_S)
 
 
-def with_warning(followed: Followed, frame: RenderableType) -> RenderableType:
+def with_warning(followed: Followed, frame: Frame) -> Frame:
     if not followed.disconnected:
         return frame
     why = next(iter(followed.disconnected.values()))
-    return Group(frame, Text(f"! not up to date: {why}", style="red"))
+    return lambda now: Group(frame(now), Text(f"! not up to date: {why}", style="red"))
 
 
 # why, timeline --------------------------------------------------------------------------------------------------------

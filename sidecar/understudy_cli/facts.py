@@ -252,9 +252,10 @@ def recoveries_of(job: Job, objects: Iterable[Raw]) -> tuple[Recovery, ...]:
     status about the same fault.
     """
     of_status = job.recoveries or (() if job.last_recovery is None else (job.last_recovery,))
-    known = {recovery.detected_at: recovery for recovery in of_status}
-    known |= {recovery.detected_at: recovery for recovery in map(read_recovery, filter(job.owns, objects))}
-    return tuple(sorted(known.values(), key=lambda recovery: recovery.detected_at or 0.0))
+    of_objects = [read_recovery(raw) for raw in objects if job.owns(raw)]
+    times = {recovery.detected_at for recovery in of_objects}
+    known = [*(recovery for recovery in of_status if recovery.detected_at not in times), *of_objects]
+    return tuple(sorted(known, key=lambda recovery: recovery.detected_at or 0.0))
 
 
 def read_pod(raw: Raw) -> Pod:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -24,6 +25,7 @@ from understudy_cli.printing import (
     DEFAULT_TAIL,
     Follow,
     Format,
+    Frame,
     Last,
     Rank,
     Round,
@@ -170,7 +172,7 @@ def get(
     if watch:
         draw(_frames(name, wide=wide))
         return
-    shown = _tree(_read(name))
+    shown = _tree(_read(name), time.time())
     show(shown, output, lambda: render.tree(shown, wide=wide))
 
 
@@ -310,16 +312,20 @@ def _read(name: str) -> _Seen:
     return _Seen(read_job(fields.table(found, "job")), pods, tuple(fields.entries(found, "events")))
 
 
-def _tree(seen: _Seen) -> jobs.JobTree:
-    return jobs.job_tree(seen.job, seen.pods, recoveries_of(seen.job, ()), time.time(), None)
+def _tree(seen: _Seen, now: float) -> jobs.JobTree:
+    return jobs.job_tree(seen.job, seen.pods, recoveries_of(seen.job, ()), now, None)
 
 
-def _frames(name: str, *, wide: bool) -> Iterator[RenderableType]:
+def _draw(seen: _Seen, now: float, *, wide: bool) -> RenderableType:
+    return render.tree(_tree(seen, now), wide=wide)
+
+
+def _frames(name: str, *, wide: bool) -> Iterator[Frame]:
     """Until the run has ended."""
     folder = _asked(lambda: _folder(name))
     while True:
         is_active = _asked(lambda: _is_active(folder.name))
-        yield render.tree(_tree(_read(folder.name)), wide=wide)
+        yield partial(_draw, _read(folder.name), wide=wide)
         if not is_active:
             return
         time.sleep(POLL_S)

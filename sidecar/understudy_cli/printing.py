@@ -1,6 +1,7 @@
 """How the verbs of a cluster and of local mode print their views."""
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Annotated
 
@@ -44,21 +45,24 @@ def remark(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
 
-def draw(frames: Iterator[RenderableType | None]) -> None:
-    """In a terminal in place; else each frame that differs from the one before."""
+#: Draws the objects of one moment; the argument is the time that ages refer to, in Unix seconds.
+Frame = Callable[[float], RenderableType]
+
+
+def draw(frames: Iterator[Frame]) -> None:
+    """In a terminal in place. Else print each frame that differs from the one before by more than its ages."""
     console = render.console()
     if console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
             for frame in frames:
-                if frame is not None:
-                    live.update(frame, refresh=True)
+                live.update(frame(time.time()), refresh=True)
         return
     before = ""
     for frame in frames:
-        text = "" if frame is None else render.plain(console, frame)
-        if text and text != before:
-            before = text
-            sys.stdout.write(f"{text}\n")
+        ageless = render.plain(console, frame(0.0))
+        if ageless != before:
+            before = ageless
+            sys.stdout.write(f"{render.plain(console, frame(time.time()))}\n")
             sys.stdout.flush()
 
 

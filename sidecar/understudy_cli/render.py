@@ -162,7 +162,6 @@ def why(shown: Why) -> RenderableType:
     parts += [Text(f"! {problem}", style="yellow") for problem in shown.problems]
     for fault in shown.faults:
         parts += [Text(""), _explanation(fault)]
-        parts += [Text(f"    {line}", style="dim") for line in fault.traceback]
     if shown.next_steps:
         parts += [Text(""), Text("Next", style="dim"), *(Text(f"  {step}") for step in shown.next_steps)]
     return Group(*parts)
@@ -177,6 +176,7 @@ def _explanation(fault: Explanation) -> RenderableType:
         ("Fault", Text(fault.fault, style="yellow" if fault.is_open else "bold")),
         ("First failure", Text(fault.place)),
         ("Symptom", Text(fault.symptom, style="red")),
+        ("Traceback", Text("\n".join(fault.traceback), style="dim")),
         ("Detected", Text(fault.detected)),
         ("Strategy", Text(f"{fault.strategy}{number}")),
         ("Reason", Text(fault.reason)),

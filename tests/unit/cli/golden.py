@@ -44,6 +44,11 @@ def _why() -> RenderableType:
     return render.why(causes.why(job, recoveries_of(job, ()), samples.NOW, 2, "understudy"))
 
 
+def _why_with_details() -> RenderableType:
+    job = read_job(samples.job())
+    return render.why(causes.why(job, recoveries_of(job, [samples.recovery_object()]), samples.NOW, 1, "understudy"))
+
+
 def _timeline() -> RenderableType:
     job = read_job(samples.job())
     return render.timeline(timeline.timeline(job, recoveries_of(job, ()), samples.events()))
@@ -75,6 +80,7 @@ VIEWS: dict[str, Callable[[], RenderableType]] = {
     "jobs": partial(_jobs, all_namespaces=False),
     "jobs-of-all-namespaces": partial(_jobs, all_namespaces=True),
     "why": _why,
+    "why-with-details": _why_with_details,
     "timeline": _timeline,
     "spares": _spares,
     "nodes": _nodes,

@@ -41,6 +41,35 @@ def swap() -> dict[str, Any]:
     )
 
 
+def recovery_object() -> dict[str, Any]:
+    """An object of kind Recovery about a worker with a Python exception, which other workers followed."""
+    traceback = '  File "train.py", line 30, in main\n    batch = next(data)\nValueError: no data'
+    return {
+        "metadata": {"name": "llm-1", "ownerReferences": [{"uid": "uid-of-llm"}]},
+        "jobName": "llm",
+        "fault": "Process",
+        "cause": {
+            "rank": 3,
+            "pod": "llm-workers-0-1",
+            "node": "node-b",
+            "exitCode": 1,
+            "message": "ValueError: no data",
+            "traceback": traceback,
+        },
+        "consequences": [{"rank": 0, "pod": "llm-spare-x7k2p", "signal": "SIGABRT"}],
+        "consequenceCount": 3,
+        "strategy": "InPlace",
+        "reason": "restart 2 of 10 within 1 h",
+        "round": 3,
+        "outcome": "Recovered",
+        "detectedAt": "2026-11-20T11:59:00.000000Z",
+        "resumedAt": "2026-11-20T11:59:01.250000Z",
+        "pauseSeconds": 1.25,
+        "stepsLost": 12,
+        "gpuSecondsLost": 20.0,
+    }
+
+
 def condition(
     kind: str, status: str, reason: str, message: str = "", at: str = "2026-11-20T11:58:09Z"
 ) -> dict[str, Any]:

@@ -88,6 +88,13 @@ def test_an_object_of_kind_recovery_replaces_the_entry_of_the_status_about_the_s
     assert (found[1].traceback, found[1].steps_lost) == (("  File x", "ValueError: no data"), 7)
 
 
+def test_faults_at_the_same_time_are_all_there() -> None:
+    job = read_job(samples.job())
+    same = {"detectedAt": "2026-11-20T11:58:00.000000Z"}
+    objects = [owned("uid-of-llm", cause={"rank": rank}, **same) for rank in (4, 6)]
+    assert [recovery.cause.rank for recovery in recoveries_of(job, objects)] == [3, 4, 6]
+
+
 def test_a_recovery_that_ended_with_its_job_is_not_open() -> None:
     job = read_job(samples.job(recoveries=[], lastRecovery=None))
     (found,) = recoveries_of(job, [owned("uid-of-llm", resumedAt=None, pauseSeconds=None, outcome="Suspended")])
