@@ -34,6 +34,7 @@ _PHASES = {
     "Pending": "yellow",
     "Starting": "yellow",
     "Suspended": "dim",
+    "Stopped": "dim",  # a local run
 }
 _LEVELS = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "red", Level.SKIPPED: "dim"}
 

@@ -14,9 +14,15 @@ from understudy_operator.plan.facts.status import written
 from understudy_operator.plan.times.rfc3339 import micro_time, whole_seconds
 from understudy_protocol import pod as names
 
+#: The phase of a run that ended without a result, for example by Ctrl-C. A TrainingJob has no such phase.
+STOPPED = "Stopped"
 
-def described(cluster: LocalCluster) -> dict[str, Any]:
+
+def described(cluster: LocalCluster, *, has_ended: bool = False) -> dict[str, Any]:
     """{"job": TrainingJob, "pods": [Pod, …], "events": [Event, …]}, as JSON objects."""
+    status = written(cluster.status)
+    if has_ended and not cluster.status.terminal_state:
+        status["phase"] = STOPPED
     job = {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -27,7 +33,7 @@ def described(cluster: LocalCluster) -> dict[str, Any]:
             "creationTimestamp": whole_seconds(cluster.started_at),
         },
         "spec": {"launcher": {"nprocPerNode": cluster.options.nproc}},
-        "status": written(cluster.status),
+        "status": status,
     }
     pods = [_pod(pod.observed(), cluster.options.nproc) for pod in cluster.pods.values()]
     return {"job": job, "pods": pods, "events": _events(cluster.happened)}
@@ -42,7 +48,7 @@ def _pod(pod: Pod, nproc: int) -> dict[str, Any]:
         "annotations": pod.annotations,
         "creationTimestamp": whole_seconds(pod.created_at),
     }
-    if pod.deleting_since is not None:
+    if pod.deleting_since is not None and pod.exit_code is None:
         metadata["deletionTimestamp"] = whole_seconds(pod.deleting_since)
     trainer = {"name": CONTAINER, "env": [{"name": names.ENV_NPROC, "value": str(nproc)}]}
     ready = {"type": "Ready", "status": "True" if pod.sidecar_started and pod.exit_code is None else "False"}

@@ -81,7 +81,7 @@ async def _serve(options: Options, folder: RunFolder, keeper_alive: int) -> int:
             live.watch(cluster)
         with live or nullcontext():
             code = await cluster.run()
-        folder.record_end(objects.described(cluster))
+        folder.record_end(objects.described(cluster, has_ended=True))
         output.note(f"run {folder.name} ended with exit code {code}; logs: {folder.logs}")
         return code
     finally:
