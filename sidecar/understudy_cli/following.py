@@ -1,8 +1,8 @@
 """Follows collections: one list and one watch for each, in a thread of its own.
 
-A watch that ends continues from its last version. If that version has expired, the collection is listed again. A thread
-that gets no answer reports it and retries, first after 1 s, and at the end every 30 s. An answer that more patience
-does not change (403, 404) ends the thread with its error.
+A watch that ends continues from its last version. If that version has expired, or there was no answer, the collection is
+listed again. A thread that gets no answer reports it and retries, first after 1 s, and at the end every 30 s. An answer
+that a retry does not change (401, 403, 404) ends the thread with its error.
 """
 
 import queue
@@ -117,9 +117,8 @@ class ReadOnce(Generic[T]):
 
     def __init__(self, read: Callable[[Raw], T]) -> None:
         self._read = read
-        self._known: dict[
-            int, tuple[Raw, T]
-        ] = {}  # by identity; the object is kept, so that its identity stays its own
+        # By identity. The object is kept, so that no other object gets its identity.
+        self._known: dict[int, tuple[Raw, T]] = {}
 
     def __call__(self, raws: Iterable[Raw]) -> list[T]:
         known = self._known
@@ -157,6 +156,7 @@ def _follow(api: Api, collection: Collection, put: Callable[[Report], None]) -> 
                 wait(SHORT_S)
                 continue
             put(Disconnected(collection.name, str(error)))
+            version = ""  # a list shows that the connection works again, even if nothing has changed
             wait(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         except Exception as error:  # noqa: BLE001 (`take` raises it in the thread that waits)

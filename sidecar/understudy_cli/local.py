@@ -72,10 +72,7 @@ Run = Annotated[str, typer.Argument(metavar="[RUN]", help="Name of a run. Defaul
 RunOption = Annotated[str, typer.Option("--run", metavar="NAME", help="Name of the run. Default: the newest.")]
 
 
-@local.command(
-    "run",
-    epilog="Example: understudy local --nodes 3 --spares 1 --nproc 2 -- python train.py",
-)
+@local.command("run", epilog="Example: understudy local --nodes 3 --spares 1 --nproc 2 -- python train.py")
 def run(
     command: Annotated[
         list[str] | None, typer.Argument(metavar="-- COMMAND ...", help="The command of a worker.")
@@ -112,28 +109,24 @@ def run(
     if not command:
         raise WrongCall(NO_COMMAND)
 
-    def go() -> int:
-        words = tuple(command)
-        return runs.run(
-            checked(
-                Options(
-                    words,
-                    nodes,
-                    spares,
-                    nproc if nproc is not None else nproc_of(words),
-                    grace,
-                    restarts,
-                    not no_zygote,
-                    None if preload is None else tuple(module for module in preload.split(",") if module),
-                    name,
-                    plain,
-                    verbose,
-                    restarts_per_member,
-                )
-            )
+    def start() -> int:
+        options = Options(
+            command=tuple(command),
+            nodes=nodes,
+            spares=spares,
+            nproc=nproc if nproc is not None else nproc_of(command),
+            grace_s=grace,
+            restarts=restarts,
+            zygote=not no_zygote,
+            preload=None if preload is None else tuple(module for module in preload.split(",") if module),
+            name=name,
+            plain=plain,
+            verbose=verbose,
+            restarts_per_member=restarts_per_member,
         )
+        return runs.run(checked(options))
 
-    raise typer.Exit(_asked(go))
+    raise typer.Exit(_checked(start))
 
 
 @local.command("kill", epilog="Example: understudy local kill node-1")
@@ -273,14 +266,20 @@ def _print(member: str, line: str, *, name_member: bool) -> None:
     sys.stdout.flush()
 
 
-def _asked(call: Callable[[], T]) -> T:
-    """Local mode's errors of a user, as this program reports them."""
+def _checked(call: Callable[[], T]) -> T:
+    """Report local mode's errors of a user as this program does. Raises WrongCall."""
     from understudy_local.options import UsageError
 
     try:
         return call()
     except UsageError as error:
         raise WrongCall(str(error)) from error
+
+
+def _asked(call: Callable[[], T]) -> T:
+    """The same for a question to a run. Raises WrongCall, NoAnswer."""
+    try:
+        return _checked(call)
     except OSError as error:
         raise NoAnswer(f"the run does not respond ({error}): it may have just ended") from error
 

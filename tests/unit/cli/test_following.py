@@ -65,6 +65,17 @@ def test_a_collection_without_an_answer_is_reported_and_retried() -> None:
         assert (followed.is_complete, followed.disconnected) == (True, {})
 
 
+def test_a_lost_watch_is_reported_until_the_collection_is_listed_again() -> None:
+    # given a watch that fails, and a collection that has not changed meanwhile
+    answers = [listed("7", "a"), Answer({"message": "etcd is down"}, 500), listed("7", "a"), Answer(stays=True)]
+    with scripted({PODS: answers}) as server:
+        followed = follow(server)
+        wait(followed, lambda: followed.disconnected == {"pods": "etcd is down"})
+        # when the API server responds again, then the report ends
+        wait(followed, lambda: followed.disconnected == {})
+    assert names(followed) == ["a"]
+
+
 def test_an_object_is_read_again_only_after_it_has_changed() -> None:
     reads: list[str] = []
 
