@@ -1,6 +1,6 @@
 """Follows collections: one list and one watch for each, in a thread of its own.
 
-A watch that ends continues from its last version. If that version has expired, or there was no answer, the collection is
+A watch that ends continues from its last version. If that version has expired, or after no answer, the collection is
 listed again. A thread that gets no answer reports it and retries, first after 1 s, and at the end every 30 s. An answer
 that a retry does not change (401, 403, 404) ends the thread with its error.
 """

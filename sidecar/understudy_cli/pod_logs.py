@@ -39,7 +39,7 @@ class Line:
 
 
 def pods_to_read(pods: Sequence[Pod], wanted: Wanted) -> list[Pod]:
-    """The pods whose logs are read. Of a large job with a rank: the holder of the rank, and the pods that have ended.
+    """The pods whose logs are read. Of a large job with a rank: the holder of the rank, and the newest that have ended.
 
     Raises WrongCall for a large job without a rank: that would be thousands of logs.
     """
@@ -49,7 +49,9 @@ def pods_to_read(pods: Sequence[Pod], wanted: Wanted) -> list[Pod]:
         raise WrongCall(
             f"the job has {len(pods)} pods, and this reads at most {MOST_PODS} logs: choose one with --rank"
         )
-    return [pod for pod in pods if pod.has_ended or (pod.ranks is not None and wanted.rank in pod.ranks)]
+    holders = [pod for pod in pods if pod.ranks is not None and wanted.rank in pod.ranks and not pod.has_ended]
+    ended = sorted((pod for pod in pods if pod.has_ended), key=lambda pod: pod.created_at or 0.0, reverse=True)
+    return [*holders, *ended][:MOST_PODS]
 
 
 def read_lines(api: Api, pods: Sequence[Pod], wanted: Wanted, tail: int) -> tuple[list[Line], bool]:
@@ -105,8 +107,8 @@ class FollowedLogs:
     def run(self, show: Callable[[Line], None]) -> None:
         """Until all pods have ended. Raises WrongCall if there are too many, or the error of a log or of the watch."""
         while self._failure is None:
-            self._pods.take(TAKE_S if self._lines.empty() else 0.0)
-            if self._pods.is_complete:
+            has_news = self._pods.take(TAKE_S if self._lines.empty() else 0.0)
+            if has_news and self._pods.is_complete:
                 self._start_new()
             if self._show_all(show) and self._is_over():
                 self._show_all(show)
