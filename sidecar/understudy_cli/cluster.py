@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from understudy_cli import fields
 from understudy_cli.api import FORBIDDEN, NOT_FOUND, Api, collection
-from understudy_cli.facts import INJECTED_JOB, TRAINING_JOB, Job, Recovery, read_job, recoveries_of
+from understudy_cli.facts import INJECTED_JOB, TRAINING_JOB, Job, Recovery
 from understudy_cli.failures import NoAnswer, NotFound
 from understudy_cli.fields import Raw
 from understudy_cli.following import Collection, Followed
+from understudy_cli.reading import read_job, recoveries_of
 
 GROUP = "understudy.dev/v1alpha1"
 PLURALS = {TRAINING_JOB: "trainingjobs", INJECTED_JOB: "injectedjobs"}

@@ -17,7 +17,7 @@ from rich.console import RenderableType
 from typer.core import TyperGroup
 
 from understudy_cli import fields, render
-from understudy_cli.facts import Job, Pod, read_job, read_pod, recoveries_of
+from understudy_cli.facts import Job, Pod
 from understudy_cli.failures import NoAnswer, NotFound, WrongCall
 from understudy_cli.fields import Raw
 from understudy_cli.log_lines import LogFilter, Wanted
@@ -36,6 +36,7 @@ from understudy_cli.printing import (
     show,
     show_stacks,
 )
+from understudy_cli.reading import read_job, read_pod, recoveries_of
 from understudy_cli.render import Output
 from understudy_cli.untrusted import log_line
 from understudy_cli.views import causes, jobs, timeline

@@ -11,8 +11,8 @@ from rich.console import Console, RenderableType
 
 from tests.unit.cli import samples
 from understudy_cli import render
-from understudy_cli.facts import read_job, read_node, read_pod, read_pool, recoveries_of
 from understudy_cli.log_lines import grouped, newest_dumps
+from understudy_cli.reading import read_job, read_node, read_pod, read_pool, recoveries_of
 from understudy_cli.views import causes, checks, jobs, nodes, spares, timeline
 
 FOLDER = Path(__file__).with_name("golden")

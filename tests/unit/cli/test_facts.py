@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.cli import samples
-from understudy_cli.facts import read_job, read_node, read_pod, read_pool, recoveries_of
+from understudy_cli.reading import read_job, read_node, read_pod, read_pool, recoveries_of
 
 
 def test_a_job_without_a_status_has_no_phase_and_no_recoveries() -> None:

@@ -3,10 +3,10 @@
 import pytest
 
 from tests.unit.cli import samples
-from understudy_cli.facts import read_pod
 from understudy_cli.failures import WrongCall
 from understudy_cli.log_lines import LogFilter, Wanted, grouped, newest_dumps, ranges
 from understudy_cli.pod_logs import pods_to_read
+from understudy_cli.reading import read_pod
 
 LOG = [
     "understudy launcher: connected to the sidecar",

@@ -6,11 +6,11 @@ import pytest
 
 from tests.unit.cli import samples
 from tests.unit.cli.server import Answer, scripted
-from understudy_cli.facts import read_pod
 from understudy_cli.failures import NoAnswer
 from understudy_cli.following import Collection, Followed
 from understudy_cli.log_lines import Wanted
 from understudy_cli.pod_logs import FollowedLogs, Line, read_lines
+from understudy_cli.reading import read_pod
 
 PODS = "/api/v1/namespaces/team-a/pods"
 

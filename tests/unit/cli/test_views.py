@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from tests.unit.cli import samples
-from understudy_cli.facts import Job, Recovery, read_job, read_node, read_pod, read_pool, recoveries_of
+from understudy_cli.facts import Job, Recovery
+from understudy_cli.reading import read_job, read_node, read_pod, read_pool, recoveries_of
 from understudy_cli.views import causes, jobs, nodes, phrases, spares, timeline
 
 
