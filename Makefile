@@ -191,7 +191,7 @@ bench-injection:  ## injected trainings through all faults, on the local cluster
 bench-docs:  ## write the tables of benchmarks.md, comparison.md and README.md from benchmarks/results
 	$(PY) -m benchmarks.docs
 
-release:  ## images, chart, wheel, checksums, SBOMs and provenance, into build/release
+release:  ## images, chart, wheel, kubectl plugin, checksums, SBOMs and provenance, into build/release
 	$(PY) -m tests.cluster binaries
 	scripts/release -m release
 
@@ -220,7 +220,7 @@ site-serve:  ## serve the documentation site on http://127.0.0.1:8000, and rebui
 	scripts/site serve --strict
 
 lock:  ## lock the dependencies anew: requirements/*.in -> *.lock
-	for name in pip operator sidecar release site dev; do \
+	for name in pip operator sidecar cli release site dev; do \
 	  $(PY) -m uv pip compile -q --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 	    --no-header --no-annotate -o requirements/$$name.lock requirements/$$name.in; \
 	done

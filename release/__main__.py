@@ -4,6 +4,7 @@
     checkout run
     understudy-CHARTVERSION.tgz                                               the chart
     understudy_training-VERSION-py3-none-any.whl                              local mode, understudy_rollout, …
+    kubectl-understudy                                                        the command line as one file
     *.cdx.json                                                                an SBOM for each image (CycloneDX)
     understudy-VERSION.provenance.json                                        how they were made (in-toto, SLSA); not
     signed SHA256SUMS                                                                of all of these: `sha256sum
@@ -20,12 +21,14 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from release.inventory import read_image
+from release.plugin import write_plugin
 from release.provenance import Dependency, Source, statement
 from release.sbom import sbom
 from tests.cluster import images
@@ -39,6 +42,7 @@ LOCKS = (
     "requirements/pip.lock",
     "requirements/operator.lock",
     "requirements/sidecar.lock",
+    "requirements/cli.lock",
     "requirements/release.lock",
 )
 
@@ -66,6 +70,11 @@ def main() -> int:
             [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(FOLDER)],
             SOURCE_DATE_EPOCH=f"{committed.timestamp():.0f}",
         )
+        with tempfile.TemporaryDirectory(prefix="understudy-plugin-") as folder:
+            words = ["install", "--quiet", "--disable-pip-version-check", "--no-compile", "--only-binary=:all:"]
+            words += ["--require-hashes", "--target", folder, "--requirement", "requirements/cli.lock"]
+            _run([sys.executable, "-m", "pip", *words])
+            write_plugin(FOLDER / "kubectl-understudy", CHECKOUT, Path(folder), source.version, committed)
         if _source() != (committed, source):
             raise ReleaseFailed("the commit has changed meanwhile; run it again")
         dependencies = [

@@ -21,7 +21,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 ALLOWED = Path(__file__).with_name("allowed.toml")
-LOCKS = ("pip", "operator", "sidecar", "release", "dev")
+LOCKS = ("pip", "operator", "sidecar", "cli", "release", "dev")
 LIMIT_S = 600
 
 

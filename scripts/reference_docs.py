@@ -21,9 +21,9 @@ from scripts.message_tables import markdown
 from scripts.protocol_docs import PageError, fill
 from scripts.reference_fields import FieldError, fields_of
 from scripts.reference_names import JOB, POOL, Name, UnknownName
+from understudy_cli.failures import ExitCode
 from understudy_launcher import __main__ as launcher
 from understudy_launcher import supervise
-from understudy_local import __main__ as local
 from understudy_local import cluster
 from understudy_operator.plan.facts.recovery_objects import Outcome
 from understudy_operator.plan.facts.status import JOB_RESTART
@@ -82,6 +82,7 @@ def all_names() -> dict[str, str]:
         "classes": values(enums.FaultClass),
         "launcher exits": described(("code", "meaning"), launcher_exits(), texts.LAUNCHER_EXITS),
         "local exits": described(("code", "meaning"), local_exits(), texts.LOCAL_EXITS),
+        "command exits": described(("code", "meaning"), map(int, ExitCode), texts.COMMAND_EXITS),
         "labels": constants("label", "LABEL_", texts.LABELS),
         "annotations": constants("annotation", "ANNOTATION_", texts.ANNOTATIONS),
         "finalizers": constants("finalizer", "FINALIZER_", texts.FINALIZERS),
@@ -187,7 +188,7 @@ def launcher_exits() -> list[int]:
 
 
 def local_exits() -> list[int]:
-    return sorted({0, cluster.FAILED, cluster.INTERRUPTED, local.WRONG_CALL})
+    return sorted({0, cluster.FAILED, cluster.INTERRUPTED, int(ExitCode.WRONG_CALL)})
 
 
 # Labels, annotations, variables --------------------------------------------------------------------------------------

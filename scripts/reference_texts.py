@@ -183,6 +183,15 @@ LOCAL_EXITS = {
     130: "Ctrl-C.",
 }
 
+COMMAND_EXITS = {
+    0: "The command has printed its output.",
+    1: "`doctor` has found an error.",
+    2: "The command line, the kubeconfig, or a package of the installation is wrong.",
+    3: "The job, the run, or a line of a log was not found.",
+    4: "The API server does not respond, or rejects a request. Or the local run does not respond.",
+    130: "Ctrl-C.",
+}
+
 LABELS = {
     "understudy.dev/job-name": "Each object of a job: the name of the job.",
     "understudy.dev/job-uid": "Each object of a job: the UID of the job. A spare of a pool: the UID of the pool.",

@@ -1,7 +1,6 @@
 """`understudy local`: a job's launchers, sidecars and coordinator as plain processes of one Linux machine.
 
-entry.py          the installed command: says which packages are missing
-__main__.py       the command line
+run.py            runs a job, and asks an active run; the command line is understudy_cli/local.py
 options.py        the options, checked
 preflight.py      rejects a command that cannot start
 run_folder.py     the files of a run, and how other processes find it
@@ -16,6 +15,7 @@ directory.py      stands for the coordinator's Service: redirects callers to the
 workers.py        finds the process of a rank
 tracebacks.py     shows each traceback once (pure)
 members.py        the members, for display
-control.py        `understudy local kill` and `show`, and the run's side of them
+objects.py        a run as a TrainingJob, its pods and its events, for the views of understudy_cli
+control.py        the questions to an active run, and their answers
 view.py           the live view in a terminal
 """

@@ -9,7 +9,9 @@ import contextlib
 import os
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from understudy_local import manifest as written
@@ -45,6 +47,20 @@ FAILED = 1
 _EXIT_CODES = {"Completed": 0, "Failed": FAILED}
 
 
+#: Events that `understudy local timeline` can show: the newest.
+MOST_EVENTS = 500
+
+
+@dataclass(frozen=True)
+class Happened:
+    """An event of the job. at: Unix seconds. kind: Normal or Warning, as in Kubernetes."""
+
+    at: float
+    kind: str
+    reason: str
+    message: str
+
+
 class NoSuchTarget(ValueError):
     """The target does not exist: the text lists the targets that do."""
 
@@ -59,6 +75,7 @@ class LocalCluster:
         self._devices = devices
         self.pods: dict[str, LocalPod] = {}
         self.status = JobStatus()
+        self.happened: deque[Happened] = deque(maxlen=MOST_EVENTS)
         self.started_at = time.time()
         self.changed: Callable[[], None] = lambda: None  # set by the live view
         self._nodes = [f"node-{number}" for number in range(options.nodes + options.spares)]
@@ -223,7 +240,9 @@ class LocalCluster:
         leader = next((pod for pod in self.pods.values() if names.LABEL_COORDINATOR in pod.labels), None)
         self._directory.set_coordinator(None if leader is None else (leader.place.pod_uid, leader.place.ip))
         for event in plan.events:
-            self._output.event(event.type, event.reason, self._by_node(event.message))
+            message = self._by_node(event.message)
+            self.happened.append(Happened(time.time(), event.type, event.reason, message))
+            self._output.event(event.type, event.reason, message)
 
     def _by_node(self, text: str) -> str:
         """Replace pod names by node names, which the user knows."""

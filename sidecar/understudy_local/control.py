@@ -1,7 +1,8 @@
-"""The protocol of `understudy local kill` and `show`: one JSON line each way, over a unix socket in the run's folder.
+"""The questions to an active run: one JSON line each way, over a unix socket in the run's folder.
 
 {"kill": "RANK or MEMBER"}   {"killed": TEXT, "at": time.monotonic() just before}
 {"show": true}               {"members": [{"node", "role", "ranks", "state", "coordinates"}, …]}
+{"objects": true}            the job and its pods, as objects.described has them
                              or {"error": WHY}
 """
 
@@ -14,12 +15,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from understudy_local import objects
 from understudy_local.cluster import LocalCluster, NoSuchTarget
 from understudy_local.members import member_rows
 from understudy_local.options import UsageError
 
 LIMIT_S = 10.0
 LINE_BYTES = 4096
+#: 64 members and 10 recoveries have less than 200 KB.
+ANSWER_BYTES = 4 << 20
 
 
 async def serve(cluster: LocalCluster, path: Path) -> asyncio.Server:
@@ -44,9 +48,11 @@ def _answer(cluster: LocalCluster, line: bytes) -> dict[str, Any]:
         if "show" in asked:
             rows = member_rows(cluster.pods.values(), cluster.snapshot, cluster.options.nproc)
             return {"members": [asdict(row) for row in rows]}
+        if "objects" in asked:
+            return objects.described(cluster)
         target = str(asked["kill"])
     except (ValueError, KeyError, TypeError):
-        return {"error": 'expected {"kill": "RANK or MEMBER"} or {"show": true}'}
+        return {"error": 'expected {"kill": "RANK or MEMBER"}, {"show": true} or {"objects": true}'}
     at = time.monotonic()
     try:
         return {"killed": cluster.kill(target), "at": at}
@@ -61,7 +67,7 @@ def ask(path: Path, question: dict[str, Any]) -> dict[str, Any]:
         connection.connect(str(path))
         connection.sendall(json.dumps(question).encode() + b"\n")
         with connection.makefile("rb") as answers:
-            answer: dict[str, Any] = json.loads(answers.readline(LINE_BYTES) or b'{"error": "the run has ended"}')
+            answer: dict[str, Any] = json.loads(answers.readline(ANSWER_BYTES) or b'{"error": "the run has ended"}')
     if "error" in answer:
         raise UsageError(str(answer["error"]))
     return answer

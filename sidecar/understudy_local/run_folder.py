@@ -4,24 +4,30 @@
     NAME/key/, shipped/   the job's key; the files that a sidecar image ships
     NAME/pods/POD/        a pod's shared folder
     NAME/logs/POD.log     the lines of its launcher, its sidecar and its workers
+    NAME/objects.json     after the end: the job and its pods, as objects.described has them
 
-Rules: only this user can access the parent folder. A run that has ended keeps its logs; MAX_RUNS runs are kept.
+Rules: only this user can access the parent folder. A run that has ended keeps its logs and objects.json; MAX_RUNS runs
+are kept.
 """
 
+import json
 import os
 import secrets
 import shutil
 import socket
 import stat
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from understudy_local.options import UsageError
 from understudy_protocol.pod import LAUNCHER_SOCKET
 
 MAX_RUNS = 5
 CONTROL = "control.sock"
+OBJECTS = "objects.json"
 _LONGEST_SOCKET = 107  # bytes: unix(7), sun_path without its closing zero
 _LONGEST_POD = "node-99999"
 
@@ -56,8 +62,20 @@ class RunFolder:
     def log(self, name: str) -> Path:
         return self.logs / f"{name}.log"
 
+    def record_end(self, described: Mapping[str, Any]) -> None:
+        """Keep the last state for `understudy local why` and the like."""
+        (self.path / OBJECTS).write_text(json.dumps(described))
+
+    def recorded(self) -> dict[str, Any] | None:
+        """The last state of a run that has ended; None if it was killed before it could write it."""
+        try:
+            found = json.loads((self.path / OBJECTS).read_text())
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
     def clear(self) -> None:
-        """After the run: only its logs remain."""
+        """After the run: only its logs and its last state remain."""
         self.control.unlink(missing_ok=True)
         for folder in (self.key, self.shipped, self.path / "pods"):
             shutil.rmtree(folder, ignore_errors=True)
@@ -94,6 +112,25 @@ def live() -> list[RunFolder]:
     """The active runs, the newest first."""
     runs = [run for run in map(RunFolder, _parent().iterdir()) if _is_live(run)]
     return sorted(runs, key=lambda run: run.control.stat().st_mtime, reverse=True)
+
+
+def active(name: str) -> RunFolder:
+    """The active run of that name; the newest if it is empty. Raises UsageError."""
+    run = next((run for run in live() if name in ("", run.name)), None)
+    if run is None:
+        named = f" with the name {name}" if name else ""
+        raise UsageError(f"no local run{named} is active: start one with `understudy local -- COMMAND`")
+    return run
+
+
+def newest(name: str) -> RunFolder:
+    """The run of that name, active or not. Without a name: the newest, active ones first. Raises UsageError."""
+    kept = sorted(map(RunFolder, _parent().iterdir()), key=lambda run: run.path.stat().st_mtime, reverse=True)
+    run = next((run for run in (*live(), *kept) if name in ("", run.name)), None)
+    if run is None:
+        named = f" with the name {name}" if name else ""
+        raise UsageError(f"no local run{named} is kept: start one with `understudy local -- COMMAND`")
+    return run
 
 
 def _is_live(run: RunFolder) -> bool:

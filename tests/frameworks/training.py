@@ -120,7 +120,7 @@ class Training:
         self._case, self.name = case, f"frameworks-{os.getpid()}"
         self.records: list[Resumed | Step] = []
         self._log: list[str] = []
-        words = [sys.executable, "-m", "understudy_local", "local", "--plain", "--name", self.name]
+        words = [sys.executable, "-m", "understudy_cli", "local", "--plain", "--name", self.name]
         words += ["--nodes", "2", "--spares", "1", *case.options, "--", *command_of(case, folder, environment)]
         env = environment_of(case, environment) | {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
         self._process = subprocess.Popen(

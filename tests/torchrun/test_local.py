@@ -17,7 +17,7 @@ from tests.unit.launcher.fake_sidecar import plain_environment, wait_for
 
 pytestmark = pytest.mark.timeout(400)
 
-UNDERSTUDY = (sys.executable, "-m", "understudy_local", "local")
+UNDERSTUDY = (sys.executable, "-m", "understudy_cli", "local")
 #: From the death of a worker to the first step of the next round. With imports it is more than this.
 FIRST_STEP_WITHIN_S = 2.0
 #: Appends a line for the start and for each of its first steps in a round, until the file `end` exists.

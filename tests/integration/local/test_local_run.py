@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -23,6 +24,7 @@ from understudy_protocol import pod
 SCRIPT = """
 import os, time
 from pathlib import Path
+from typing import Any
 from understudy_torch import step
 
 folder = Path(os.environ["STEP_TIMES"])
@@ -47,7 +49,7 @@ for own_session in (False, True):
 )
 LIMIT_S = 40.0
 ALLOWED_S = 0.1  # between a step and its time in the file, on a busy machine
-UNDERSTUDY = (sys.executable, "-m", "understudy_local", "local")
+UNDERSTUDY = (sys.executable, "-m", "understudy_cli", "local")
 
 
 class Run:
@@ -354,6 +356,42 @@ def test_a_script_that_fails_everywhere_ends_the_run_with_its_traceback_once(sta
     assert len([line for line in lines if line.startswith("understudy: Failed") and output in line]) == 1
     assert len([line for line in lines if "Traceback" in line]) == 1
     assert [line for line in lines if "in load" in line] != []
+
+
+def ask(run: Run, verb: str) -> dict[str, Any]:
+    """The answer of a verb, as JSON."""
+    words = [*UNDERSTUDY, verb, run.name, "-o", "json"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def test_a_run_is_explained_while_it_trains_and_after_its_end(start: Callable[..., Run]) -> None:
+    # given a run in which a worker was killed
+    run = start("--nodes", "2", "--spares", "1")
+    number = run.round_of(2, above=-1)
+    run.kills("1")
+    run.round_of(2, above=number)
+    run.has_printed("Recovered: InPlace")
+    # when it is asked for, first while it trains
+    run.wait_for(lambda: ask(run, "get")["job"]["phase"] == "Running", "it runs")
+    assert [row["ranks"] for row in ask(run, "get")["pods"]] == ["0", "1", "spare"]
+    # then the fault is explained, also after the end
+    assert run.trains_to_the_end() == 0
+    (fault,) = ask(run, "why")["faults"]
+    assert (fault["fault"], fault["strategy"], fault["symptom"]) == ("Process", "InPlace", "killed by SIGKILL")
+    assert fault["place"].startswith("rank 1, pod ")
+    assert ask(run, "get")["job"]["phase"] == "Succeeded"
+    assert "Resumed" in [entry["kind"] for entry in ask(run, "timeline")["entries"]]
+
+
+def test_a_run_that_was_stopped_is_not_shown_as_running(start: Callable[..., Run]) -> None:
+    run = start("--nodes", "1", "--spares", "0", "--grace", "5")
+    run.round_of(1, above=-1)
+    run.process.send_signal(signal.SIGINT)
+    assert run.ends() == 130
+    assert ask(run, "get")["job"]["phase"] == "Stopped"
 
 
 def test_a_missing_command_is_named_in_the_error() -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.cluster.dockerfile import Dockerfile
 from tests.cluster.paths import CHECKOUT
 
-LOCKS = ("pip", "operator", "sidecar", "release", "dev")
+LOCKS = ("pip", "operator", "sidecar", "cli", "release", "dev")
 #: An install command, with the rest of the line or of the code.
 INSTALL = re.compile(r"(?:\bpip3?|\bpipx|\buv tool|\buv)\s+install\s+([^\n`#]*)")
 #: A requirement by the name of the project: neither a path nor an import name.
@@ -56,10 +56,10 @@ def test_an_install_by_name_is_found(command: str, is_by_name: bool) -> None:
     assert bool(installed_by_name(command.format("install"))) is is_by_name
 
 
-def test_the_distribution_has_a_name_of_its_own_and_the_command_keeps_its_name() -> None:
+def test_the_distribution_has_a_name_of_its_own_and_the_commands_keep_theirs() -> None:
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     assert project["name"] == "understudy-training"
-    assert set(project["scripts"]) == {"understudy"}
+    assert set(project["scripts"]) == {"understudy", "kubectl-understudy"}
 
 
 @pytest.mark.attack("F", "replaces the base image behind its tag", before="the next build was based on it")

@@ -1,4 +1,4 @@
-"""`understudy local …` runs a job on this machine; `… local kill` injects a fault.
+"""Runs a job on this machine, and asks an active run: the verbs of `understudy local`.
 
 Exit codes: 0 if the job has succeeded, 1 if it has failed, 2 for a wrong command line, 130 after Ctrl-C.
 """
@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -18,28 +17,19 @@ import uvloop
 from rich.console import Console
 
 from understudy_launcher.package import write_package
-from understudy_local import control, preflight, process_guard, run_folder
+from understudy_local import control, objects, preflight, process_guard, run_folder
 from understudy_local.cluster import LocalCluster
-from understudy_local.options import Kill, Options, Show, UsageError, parse
+from understudy_local.options import Options, UsageError
 from understudy_local.output import Output, Plain
 from understudy_local.run_folder import RunFolder
 from understudy_local.view import LiveScreen
 from understudy_protocol import pod as names
 
-WRONG_CALL = 2
 _NETWORKS = range(16, 250)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    try:
-        asked = parse(sys.argv[1:] if arguments is None else arguments)
-        return _run(asked) if isinstance(asked, Options) else _ask(asked)
-    except UsageError as error:
-        print(f"understudy: {error}", file=sys.stderr)  # noqa: T201 - a command line
-        return WRONG_CALL
-
-
-def _run(options: Options) -> int:
+def run(options: Options) -> int:
+    """Run a job to its end. Returns the exit code. Raises UsageError."""
     if not sys.platform.startswith("linux"):
         raise UsageError(f"local mode needs Linux, where all of 127.0.0.0/8 is loopback; this is {sys.platform}")
     if shutil.which(options.command[0]) is None:
@@ -53,6 +43,20 @@ def _run(options: Options) -> int:
         return process_guard.guard(partial(_run_job, options, folder))
     finally:
         folder.clear()
+
+
+def kill(target: str, name: str) -> str:
+    """SIGKILL to the worker of a rank, or to all processes of a member. Returns a line about it. Raises UsageError."""
+    folder = run_folder.active(name)
+    return f"run {folder.name}: killed {control.ask(folder.control, {'kill': target})['killed']}"
+
+
+def members(name: str) -> list[str]:
+    """The members of a run, one a line. Raises UsageError."""
+    rows = control.ask(run_folder.active(name).control, {"show": True})["members"]
+    marks = ["  coordinates" if row["coordinates"] else "" for row in rows]
+    lines = [f"{row['node']:8}  {row['role']:6}  {row['ranks']:8}  {row['state']}" for row in rows]
+    return [f"{line}{mark}".rstrip() for line, mark in zip(lines, marks, strict=True)]
 
 
 def _run_job(options: Options, folder: RunFolder, keeper_alive: int) -> int:
@@ -77,6 +81,7 @@ async def _serve(options: Options, folder: RunFolder, keeper_alive: int) -> int:
             live.watch(cluster)
         with live or nullcontext():
             code = await cluster.run()
+        folder.record_end(objects.described(cluster, has_ended=True))
         output.note(f"run {folder.name} ended with exit code {code}; logs: {folder.logs}")
         return code
     finally:
@@ -88,21 +93,6 @@ async def _serve(options: Options, folder: RunFolder, keeper_alive: int) -> int:
 def _abandon(cluster: LocalCluster, keeper_alive: int) -> None:
     asyncio.get_running_loop().remove_reader(keeper_alive)  # it stays readable
     cluster.abandon()
-
-
-def _ask(asked: Kill | Show) -> int:
-    run = next((run for run in run_folder.live() if asked.run in ("", run.name)), None)
-    if run is None:
-        name = f" with the name {asked.run}" if asked.run else ""
-        raise UsageError(f"no local run{name} is active: start one with `understudy local -- COMMAND`")
-    if isinstance(asked, Kill):
-        answer = control.ask(run.control, {"kill": asked.target})
-        print(f"run {run.name}: killed {answer['killed']}")  # noqa: T201 - a command line
-        return 0
-    for row in control.ask(run.control, {"show": True})["members"]:
-        mark = "  coordinates" if row["coordinates"] else ""
-        print(f"{row['node']:8}  {row['role']:6}  {row['ranks']:8}  {row['state']}{mark}".rstrip())  # noqa: T201
-    return 0
 
 
 def _free_network() -> str:
@@ -126,7 +116,3 @@ def _devices() -> tuple[str, ...]:
         return tuple(name for name in chosen.split(",") if name)
     found = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia*")]
     return tuple(sorted((name for name in found if name.isdigit()), key=int))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,346 @@
+"""The verbs of the command line, for a cluster. `local.py` adds those of local mode.
+
+Each verb reads objects, calls a view, and prints it. Errors for users are CommandFailed; `entry` prints them.
+"""
+
+import os
+import sys
+import time
+from importlib import metadata, util
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from understudy_cli import render
+from understudy_cli.api import Api
+from understudy_cli.cluster import PODS, Cluster
+from understudy_cli.credentials import find_access
+from understudy_cli.diagnosis import examine
+from understudy_cli.facts import Job, Pod
+from understudy_cli.failures import CommandFailed, ExitCode, NotFound, WrongCall
+from understudy_cli.live import job_frames, tree_frames
+from understudy_cli.log_lines import Wanted
+from understudy_cli.pod_logs import FollowedLogs, Line, pods_to_read, read_lines
+from understudy_cli.printing import (
+    DEFAULT_TAIL,
+    Follow,
+    Format,
+    Last,
+    Rank,
+    Round,
+    Tail,
+    Watch,
+    draw,
+    no_lines,
+    remark,
+    show,
+    show_stacks,
+)
+from understudy_cli.reading import read_job, read_node, read_pod, read_pool
+from understudy_cli.render import Output
+from understudy_cli.views import causes, checks, jobs, nodes, spares, timeline
+
+app = typer.Typer(
+    name="understudy",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Shows training jobs, their faults and their recoveries. Reads a cluster through the kubeconfig.",
+    epilog="Exit codes: 0 done, 1 error found by doctor, 2 wrong command line, 3 not found, 4 no answer, 130 Ctrl-C.",
+)
+
+Namespace = Annotated[
+    str, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace. Default: that of the context.")
+]
+AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="All namespaces.")]
+Context = Annotated[
+    str, typer.Option("--context", metavar="NAME", help="Context of the kubeconfig. Default: the current one.")
+]
+Kubeconfig = Annotated[
+    str, typer.Option("--kubeconfig", metavar="PATH", help="Path of a kubeconfig. Default: KUBECONFIG, ~/.kube/config.")
+]
+
+
+def _complete_jobs(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The jobs of the namespace, for the shell: none if the cluster cannot be read."""
+    kubeconfig, context, namespace = (
+        str(ctx.params.get(name) or "") for name in ("kubeconfig", "context", "namespace")
+    )
+    try:
+        found = [read_job(raw).name for raw in connect(kubeconfig, context, namespace).jobs()]
+    except CommandFailed:
+        return []
+    return sorted(name for name in found if name.startswith(incomplete))
+
+
+JobName = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB", help="A TrainingJob, or an InjectedJob such as jobset.llm.", autocompletion=_complete_jobs
+    ),
+]
+
+
+def program() -> str:
+    """The words before a verb, as the user typed them."""
+    return "kubectl understudy" if Path(sys.argv[0]).name.startswith("kubectl-") else "understudy"
+
+
+def version() -> str:
+    """Empty if the program runs from its sources."""
+    try:
+        return metadata.version("understudy-training")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"understudy {version() or '(run from its sources, not installed)'}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options of the program itself."""
+
+
+def connect(kubeconfig: str, context: str, namespace: str, *, all_namespaces: bool = False) -> Cluster:
+    access = find_access(kubeconfig, context, os.environ)
+    return Cluster(Api(access), "" if all_namespaces else namespace or access.namespace)
+
+
+# get ------------------------------------------------------------------------------------------------------------------
+
+
+@app.command("get", epilog="Example: understudy get llm -w")
+def get(
+    job: Annotated[
+        str,
+        typer.Argument(
+            metavar="[JOB]", help="One job as a tree of its pods. Default: all jobs.", autocompletion=_complete_jobs
+        ),
+    ] = "",
+    watch: Watch = False,
+    output: Format = Output.TABLE,
+    namespace: Namespace = "",
+    all_namespaces: AllNamespaces = False,
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Show jobs, or one job with its pods and faults.
+
+    A job is shown as a tree: its pods with their ranks and nodes, spares, the coordinator, and the newest faults.
+    """
+    if watch and output.is_data:
+        raise WrongCall(f"-w with -o {output.value}: the live view has no {output.value}; leave one of them out")
+    if job and all_namespaces:
+        raise WrongCall("-A with a JOB: choose the namespace of the job with -n")
+    cluster = connect(kubeconfig, context, namespace, all_namespaces=all_namespaces)
+    wide = output is Output.WIDE
+    if not job:
+        if watch:
+            draw(job_frames(cluster.follow_jobs(), wide=wide, all_namespaces=all_namespaces))
+        else:
+            show_jobs(cluster, output, all_namespaces=all_namespaces)
+        return
+    found = cluster.job(job)
+    if watch:
+        draw(tree_frames(cluster.follow(found), found, wide=wide))
+        return
+    pods = [read_pod(raw) for raw in cluster.pods_of(found)]
+    limit = None if output.is_data or wide else jobs.PODS
+    shown = jobs.job_tree(found, pods, cluster.recoveries_of(found), time.time(), limit)
+    show(shown, output, lambda: render.tree(shown, wide=wide))
+
+
+def show_jobs(cluster: Cluster, output: Output, *, all_namespaces: bool) -> None:
+    rows = jobs.job_rows(map(read_job, cluster.jobs()), time.time())
+    if not rows and not output.is_data:
+        remark(f"there are no jobs in {f'namespace {cluster.namespace}' if cluster.namespace else 'the cluster'}")
+        return
+    wide = output is Output.WIDE
+    show({"jobs": rows}, output, lambda: render.jobs(rows, wide=wide, all_namespaces=all_namespaces))
+
+
+# why, timeline --------------------------------------------------------------------------------------------------------
+
+
+@app.command("why", epilog="Example: understudy why llm --last 3")
+def why(
+    job: JobName,
+    last: Last = 1,
+    output: Format = Output.TABLE,
+    namespace: Namespace = "",
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Explain the newest fault of a job.
+
+    Shows the first failure, the recovery, and the next steps. If the job does not train, it shows the reason.
+    """
+    cluster = connect(kubeconfig, context, namespace)
+    found = cluster.job(job)
+    shown = causes.why(found, cluster.recoveries_of(found), time.time(), last, program())
+    show(shown, output, lambda: render.why(shown))
+
+
+@app.command("timeline", epilog="Example: understudy timeline llm -o json")
+def show_timeline(
+    job: JobName,
+    output: Format = Output.TABLE,
+    namespace: Namespace = "",
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """List the history of a job.
+
+    Faults, recoveries, conditions and events, in the order of time.
+    """
+    cluster = connect(kubeconfig, context, namespace)
+    found = cluster.job(job)
+    entries = timeline.timeline(found, cluster.recoveries_of(found), cluster.events_of(found))
+    show({"entries": entries}, output, lambda: render.timeline(entries))
+
+
+# logs, stacks ---------------------------------------------------------------------------------------------------------
+
+
+@app.command("logs", epilog="Example: understudy logs llm --rank 3 --round 5")
+def logs(
+    job: JobName,
+    rank: Rank = None,
+    round_number: Round = None,
+    follow: Follow = False,
+    tail: Tail = DEFAULT_TAIL,
+    namespace: Namespace = "",
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Print logs of ranks and rounds across pods.
+
+    The lines of all pods are in the order of time.
+    """
+    cluster = connect(kubeconfig, context, namespace)
+    found, wanted = cluster.job(job), Wanted(rank, round_number)
+    pods = pods_to_read(_pods_with_logs(cluster, found), wanted)
+    if follow:
+        name_pod = rank is None
+        followed = FollowedLogs(cluster.api, cluster.follow_pods(found), PODS, wanted, tail)
+        followed.run(lambda line: _print_line(line, name_pod=name_pod))
+        return
+    lines, has_prefixes = read_lines(cluster.api, pods, wanted, tail)
+    for line in lines:
+        _print_line(line, name_pod=rank is None and len(pods) > 1)
+    if not lines:
+        raise NotFound(no_lines(wanted, has_prefixes=has_prefixes))
+
+
+def _pods_with_logs(cluster: Cluster, job: Job) -> list[Pod]:
+    pods = [read_pod(raw) for raw in cluster.pods_of(job)]
+    if not pods:
+        raise NotFound(f"job {job.name} has no pods, so there are no logs: {program()} timeline {job.name}")
+    return pods
+
+
+def _print_line(line: Line, *, name_pod: bool) -> None:
+    sys.stdout.write(f"{line.pod} | {line.text}\n" if name_pod else f"{line.text}\n")
+    sys.stdout.flush()
+
+
+@app.command("stacks", epilog="Example: understudy stacks llm --rank 3")
+def stacks(
+    job: JobName,
+    rank: Annotated[int | None, typer.Option("--rank", min=0, help="Only this rank.")] = None,
+    output: Format = Output.TABLE,
+    namespace: Namespace = "",
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Show the Python stacks of the newest hang.
+
+    Ranks with equal stacks are together. Workers write stacks if faults.hang is set and no step was made in time.
+    """
+    cluster = connect(kubeconfig, context, namespace)
+    found = cluster.job(job)
+    pods = pods_to_read(_pods_with_logs(cluster, found), Wanted(rank))
+    lines, _ = read_lines(cluster.api, pods, Wanted(), -1)
+    by_pod: dict[str, list[str]] = {}
+    for line in lines:
+        by_pod.setdefault(line.pod, []).append(line.text)
+    show_stacks(by_pod, rank, output)
+
+
+# spares, nodes, doctor ------------------------------------------------------------------------------------------------
+
+
+@app.command("spares", epilog="Example: understudy spares -A")
+def show_spares(
+    output: Format = Output.TABLE,
+    namespace: Namespace = "",
+    all_namespaces: AllNamespaces = False,
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """List spares of jobs and pools."""
+    cluster = connect(kubeconfig, context, namespace, all_namespaces=all_namespaces)
+    shown = spares.spares(
+        map(read_job, cluster.jobs()), map(read_pool, cluster.pools()), map(read_pod, cluster.pods()), time.time()
+    )
+    if not shown.owners and not shown.pods and not output.is_data:
+        remark("no job and no pool has spares")
+        return
+    show(shown, output, lambda: render.spares(shown, all_namespaces=all_namespaces))
+
+
+@app.command("nodes", epilog="Example: understudy nodes -A")
+def show_nodes(
+    output: Format = Output.TABLE,
+    namespace: Namespace = "",
+    all_namespaces: AllNamespaces = False,
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """List nodes and the findings against them."""
+    cluster = connect(kubeconfig, context, namespace, all_namespaces=all_namespaces)
+    found = cluster.nodes()
+    known = None if found is None else map(read_node, found)
+    rows = nodes.node_rows(map(read_job, cluster.jobs()), map(read_pod, cluster.pods()), known, time.time())
+    show({"nodes": rows}, output, lambda: render.nodes(rows))
+    if found is None and not output.is_data:
+        remark("the state of the nodes is not known: this account may not list nodes")
+
+
+@app.command("doctor", epilog="Example: understudy doctor -n team-a")
+def doctor(
+    output: Format = Output.TABLE,
+    namespace: Namespace = "",
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Check the installation.
+
+    Each problem has its fix. The exit code is 1 if there is an error.
+    """
+    cluster = connect(kubeconfig, context, namespace)
+    found = checks.findings(examine(cluster.api, cluster.namespace, version()), time.time())
+    show({"findings": found}, output, lambda: render.diagnosis(found))
+    if any(finding.level is checks.Level.ERROR for finding in found):
+        raise typer.Exit(ExitCode.PROBLEM_FOUND)
+
+
+if util.find_spec("understudy_local") is not None:  # the plugin's file does not contain local mode
+    from understudy_cli.local import local
+
+    app.add_typer(local, name="local")
+
+
+def run() -> None:
+    """Run the command line. Raises SystemExit, and CommandFailed for an error of a user."""
+    app()

@@ -1,0 +1,124 @@
+"""The objects of one namespace, or of all, as the verbs ask for them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from understudy_cli import fields
+from understudy_cli.api import FORBIDDEN, NOT_FOUND, Api, collection
+from understudy_cli.facts import INJECTED_JOB, TRAINING_JOB, Job, Recovery
+from understudy_cli.failures import NoAnswer, NotFound
+from understudy_cli.fields import Raw
+from understudy_cli.following import Collection, Followed
+from understudy_cli.reading import read_job, recoveries_of
+
+GROUP = "understudy.dev/v1alpha1"
+PLURALS = {TRAINING_JOB: "trainingjobs", INJECTED_JOB: "injectedjobs"}
+POOLS, RECOVERIES, PODS, EVENTS, NODES = "hotsparepools", "recoveries", "pods", "events", "nodes"
+#: Pods of jobs and of pools.
+OUR_PODS = "understudy.dev/job-uid"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """namespace: "" for all."""
+
+    api: Api
+    namespace: str
+
+    def jobs(self) -> tuple[Raw, ...]:
+        """TrainingJobs and InjectedJobs. Raises NotFound if the cluster does not have the kinds."""
+        return tuple(raw for plural in PLURALS.values() for raw in self._list_ours(plural))
+
+    def pools(self) -> tuple[Raw, ...]:
+        return self._list_ours(POOLS)
+
+    def pods(self) -> tuple[Raw, ...]:
+        """The pods of all jobs and pools."""
+        return self.api.list(collection("v1", PODS, self.namespace), OUR_PODS).items
+
+    def nodes(self) -> tuple[Raw, ...] | None:
+        """None if the account may not list nodes: the role view does not have this right."""
+        if not self.api.may("list", NODES):
+            return None
+        return self.api.list(collection("v1", NODES)).items
+
+    def job(self, name: str) -> Job:
+        """Raises NotFound."""
+        plural = PLURALS[kind_named(name)]
+        try:
+            return read_job(self.api.get(f"{collection(GROUP, plural, self.namespace)}/{checked_name(name)}"))
+        except NoAnswer as error:
+            if error.status != NOT_FOUND:
+                raise
+            known = ", ".join(sorted(fields.text(raw, "metadata", "name") for raw in self.jobs())) or "none"
+            raise NotFound(
+                f"there is no job {name} in namespace {self.namespace}; its jobs: {known}. Choose a namespace with -n"
+            ) from error
+
+    def pods_of(self, job: Job) -> tuple[Raw, ...]:
+        return self.api.list(collection("v1", PODS, job.namespace), job.pod_selector).items
+
+    def recoveries_of(self, job: Job) -> tuple[Recovery, ...]:
+        """The oldest first."""
+        return recoveries_of(job, self._recoveries(job))
+
+    def events_of(self, job: Job) -> tuple[Raw, ...]:
+        selector = f"involvedObject.uid={job.uid}"
+        return self.api.list(collection("v1", EVENTS, job.namespace), fields_of=selector).items
+
+    def follow_jobs(self) -> Followed:
+        paths = ((plural, collection(GROUP, plural, self.namespace)) for plural in PLURALS.values())
+        return Followed(self.api, tuple(Collection(plural, path) for plural, path in paths))
+
+    def follow(self, job: Job) -> Followed:
+        """One watch for the job, one for its pods, and one for its recoveries if the account may read them."""
+        jobs = collection(GROUP, PLURALS[job.kind], job.namespace)
+        collections = [
+            Collection(PLURALS[job.kind], jobs, fields_of=f"metadata.name={job.name}"),
+            Collection(PODS, collection("v1", PODS, job.namespace), job.pod_selector),
+        ]
+        if self._has_recoveries(job.namespace):
+            path = collection(GROUP, RECOVERIES, job.namespace)
+            collections.append(Collection(RECOVERIES, path, job.recovery_selector))
+        return Followed(self.api, tuple(collections))
+
+    def follow_pods(self, job: Job) -> Followed:
+        return Followed(self.api, (Collection(PODS, collection("v1", PODS, job.namespace), job.pod_selector),))
+
+    def _list_ours(self, plural: str) -> tuple[Raw, ...]:
+        try:
+            return self.api.list(collection(GROUP, plural, self.namespace)).items
+        except NoAnswer as error:
+            if error.status != NOT_FOUND:
+                raise
+            raise NotFound(
+                f"the cluster has no {plural} of understudy.dev: install Understudy, or check the context with "
+                "kubectl config current-context"
+            ) from error
+
+    def _recoveries(self, job: Job) -> Iterable[Raw]:
+        """Empty if the cluster does not have the kind, or the account may not read it: the status has the newest."""
+        try:
+            return self.api.list(collection(GROUP, RECOVERIES, job.namespace), job.recovery_selector).items
+        except NoAnswer as error:
+            if error.status not in (NOT_FOUND, FORBIDDEN):
+                raise
+            return ()
+
+    def _has_recoveries(self, namespace: str) -> bool:
+        """Whether the cluster has the kind, and the account may watch it."""
+        resources = self.api.get(f"/apis/{GROUP}")
+        is_served = any(fields.text(entry, "name") == RECOVERIES for entry in fields.entries(resources, "resources"))
+        return is_served and self.api.may("watch", RECOVERIES, "understudy.dev", namespace)
+
+
+def kind_named(name: str) -> str:
+    """The name of an InjectedJob has a dot, as in jobset.llm. That of a TrainingJob has none."""
+    return INJECTED_JOB if "." in name else TRAINING_JOB
+
+
+def checked_name(name: str) -> str:
+    """A name that can be a part of a path. Raises NotFound."""
+    if not name or not name.replace("-", "").replace(".", "").isalnum() or not name.isascii() or len(name) > 253:
+        raise NotFound(f"{name!r} cannot be the name of a job: expected letters, digits, dashes and dots")
+    return name

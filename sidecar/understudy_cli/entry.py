@@ -1,0 +1,33 @@
+"""The command `understudy`. An error of a user is one line on stderr. If a package is missing, it names the extra."""
+
+import io
+import sys
+
+
+def main() -> int:
+    """The exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal may not have each character of a message
+    try:
+        from understudy_cli import app
+        from understudy_cli.failures import CommandFailed
+    except ModuleNotFoundError as error:
+        return missing(error, "cli")
+    try:
+        app.run()
+    except CommandFailed as failed:
+        sys.stderr.write(f"understudy: {failed}\n")
+        return int(failed.code)
+    except ModuleNotFoundError as error:
+        return missing(error, "local")
+    return 0
+
+
+def missing(error: ModuleNotFoundError, extra: str) -> int:
+    package = (error.name or "").partition(".")[0]
+    sys.stderr.write(
+        f"understudy: the package {package} is missing: install the extra `{extra}` of understudy-training, "
+        f"with pip install 'PATH[{extra}]', where PATH is the wheel or the checkout\n"
+    )
+    return 2

@@ -1,0 +1,74 @@
+"""The live views of `get -w`: a frame whenever something has changed."""
+
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from understudy_cli import render
+from understudy_cli.cluster import PLURALS, PODS, RECOVERIES
+from understudy_cli.facts import Job, Pod, Recovery
+from understudy_cli.failures import NotFound
+from understudy_cli.following import Followed, ReadOnce
+from understudy_cli.printing import Frame
+from understudy_cli.reading import read_job, read_pod, recoveries_of
+from understudy_cli.views import jobs
+
+#: A live view is drawn at most this often, and at least as often as an age changes.
+FRAME_S, IDLE_S = 0.1, 1.0
+#: Lines of a tree beside those of its pods: the headline, five faults of two lines, and two notes.
+OTHER_LINES = 16
+
+
+def job_frames(followed: Followed, *, wide: bool, all_namespaces: bool) -> Iterator[Frame]:
+    for _ in ticks(followed):
+        found = [read_job(raw) for plural in PLURALS.values() for raw in followed.objects(plural)]
+        yield with_warning(followed, partial(_draw_jobs, found, wide=wide, all_namespaces=all_namespaces))
+
+
+def _draw_jobs(found: Sequence[Job], now: float, *, wide: bool, all_namespaces: bool) -> RenderableType:
+    return render.jobs(jobs.job_rows(found, now), wide=wide, all_namespaces=all_namespaces)
+
+
+def tree_frames(followed: Followed, job: Job, *, wide: bool) -> Iterator[Frame]:
+    """Until the job is deleted. Raises NotFound then."""
+    read_pods = ReadOnce(read_pod)
+    for _ in ticks(followed):
+        found = followed.objects(PLURALS[job.kind])
+        if not found:
+            raise NotFound(f"job {job.name} was deleted")
+        newest = read_job(found[0])
+        pods = read_pods(followed.objects(PODS))
+        recoveries = recoveries_of(newest, followed.objects(RECOVERIES))
+        yield with_warning(followed, partial(draw_tree, newest, pods, recoveries, wide=wide))
+
+
+def draw_tree(
+    job: Job, pods: Sequence[Pod], recoveries: Sequence[Recovery], now: float, *, wide: bool
+) -> RenderableType:
+    limit = None if wide else room_for_pods()
+    return render.tree(jobs.job_tree(job, pods, recoveries, now, limit), wide=wide)
+
+
+def room_for_pods() -> int:
+    """As many pods as leave the faults and the notes of a job on the screen."""
+    console = render.console()
+    return max(5, min(jobs.PODS, console.height - OTHER_LINES)) if console.is_terminal else jobs.PODS
+
+
+def ticks(followed: Followed) -> Iterator[None]:
+    """Whenever something has changed, and at least once a second, once everything was listed."""
+    while True:
+        followed.take(IDLE_S)
+        if followed.is_complete:
+            yield None
+            time.sleep(FRAME_S)
+
+
+def with_warning(followed: Followed, frame: Frame) -> Frame:
+    if not followed.disconnected:
+        return frame
+    why = next(iter(followed.disconnected.values()))
+    return lambda now: Group(frame(now), Text(f"! not up to date: {why}", style="red"))

@@ -1,0 +1,127 @@
+"""Which lines of a trainer container's log belong to a rank and a round, and the stacks that the log contains. Pure.
+
+A worker's line begins with `[rank 3] `. It has no round, but when workers start, the launcher writes a line with it:
+`understudy launcher: round=EPOCH.TERM.ROUND workers started ranks=…`. So a line belongs to the round of the newest such
+line before it. A line before the first of these has no round.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+_RANK = re.compile(r"\[rank ([0-9]{1,7})\] ")
+_ROUND = re.compile(r"understudy launcher: round=[0-9]+\.[0-9]+\.([0-9]+) workers started ranks=([0-9]+)-([0-9]+)/")
+_DUMP = re.compile(
+    r"understudy launcher: round=[0-9]+\.[0-9]+\.([0-9]+) worker local_rank=[0-9]+ rank=([0-9]+) made no step for "
+    r"(.*): its stacks follow"
+)
+#: Lines of faulthandler.
+_STACK = re.compile(r'(?:Current thread|Thread) 0x[0-9a-fA-F]+|  File "|  \.\.\.|  <')
+_THREAD_ID = re.compile(r"(thread|Thread) 0x[0-9a-fA-F]+")
+STACK_LINES = 2_000
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """rank, round: None for all."""
+
+    rank: int | None = None
+    round: int | None = None
+
+
+class LogFilter:
+    """Decides about the lines of one container, in their order."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._round: int | None = None
+        self.has_prefixes = False  # whether any line had the prefix of a rank
+
+    def takes(self, line: str) -> bool:
+        started = _ROUND.match(line)
+        if started is not None:
+            self._round = int(started[1])
+        prefix = _RANK.match(line)
+        self.has_prefixes = self.has_prefixes or prefix is not None
+        if self._wanted.round is not None and self._round != self._wanted.round:
+            return False
+        if self._wanted.rank is None:
+            return True
+        if started is not None:
+            return int(started[2]) <= self._wanted.rank <= int(started[3])
+        return prefix is not None and int(prefix[1]) == self._wanted.rank
+
+
+@dataclass(frozen=True)
+class Dump:
+    """The stacks of one worker. since: for how long it had made no step. lines: as faulthandler wrote them."""
+
+    rank: int
+    round: int
+    since: str
+    lines: tuple[str, ...]
+
+    @property
+    def comparable(self) -> tuple[str, ...]:
+        """Without the ids of threads, which differ in each process."""
+        return tuple(_THREAD_ID.sub(r"\1", line) for line in self.lines)
+
+
+@dataclass
+class _Collected:
+    round: int
+    since: str
+    lines: list[str] = field(default_factory=list)
+
+
+def newest_dumps(lines: Iterable[str]) -> dict[int, Dump]:
+    """The newest stacks of each rank in the log of one container, without the ranks that wrote none."""
+    found: dict[int, _Collected] = {}
+    for line in lines:
+        dump = _DUMP.match(line)
+        if dump is not None:
+            found[int(dump[2])] = _Collected(int(dump[1]), dump[3])
+            continue
+        prefix = _RANK.match(line)
+        collected = None if prefix is None else found.get(int(prefix[1]))
+        if prefix is None or collected is None or len(collected.lines) >= STACK_LINES:
+            continue
+        text = line[prefix.end() :]
+        if _STACK.match(text):
+            collected.lines.append(text)
+    return {rank: Dump(rank, x.round, x.since, tuple(x.lines)) for rank, x in found.items() if x.lines}
+
+
+@dataclass(frozen=True)
+class StackGroup:
+    """Ranks with the same stacks."""
+
+    ranks: tuple[int, ...]
+    round: int
+    since: str
+    lines: tuple[str, ...]
+
+
+def grouped(dumps: Iterable[Dump]) -> tuple[StackGroup, ...]:
+    """The dumps of the newest round that has any. The smallest group is first: often one rank in a hang differs."""
+    found = list(dumps)
+    newest = max((dump.round for dump in found), default=0)
+    groups: dict[tuple[str, ...], list[Dump]] = {}
+    for dump in sorted(found, key=lambda dump: dump.rank):
+        if dump.round == newest:
+            groups.setdefault(dump.comparable, []).append(dump)
+    ordered = sorted(groups.values(), key=lambda group: (len(group), group[0].rank))
+    return tuple(
+        StackGroup(tuple(dump.rank for dump in group), newest, group[0].since, group[0].lines) for group in ordered
+    )
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """0-2, 5."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and parts[-1][1] == number - 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in parts)

@@ -1,0 +1,173 @@
+"""Reads and follows the logs of a job's pods: the lines of a rank or a round, in the order of time.
+
+The kubelet writes a time before each line, by which lines of several pods are merged. A job's ranks move between pods,
+so the lines of one rank may be in several logs.
+"""
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from understudy_cli.api import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, Api, collection
+from understudy_cli.facts import Pod
+from understudy_cli.failures import CommandFailed, NoAnswer, WrongCall
+from understudy_cli.following import Followed
+from understudy_cli.log_lines import LogFilter, Wanted
+from understudy_cli.reading import read_pod
+from understudy_cli.untrusted import log_line
+
+READERS = 8
+#: Logs that are read, or followed at the same time. Each followed log takes a connection.
+MOST_PODS = 100
+TAKE_S = 0.1
+RECONNECT_S = 1.0
+#: Lines that are kept in memory until all logs were read.
+MOST_LINES = 200_000
+
+
+@dataclass(frozen=True, order=True)
+class Line:
+    """at: RFC 3339 in UTC, as the kubelet wrote it. number: in its log."""
+
+    at: str
+    pod: str
+    number: int
+    text: str
+
+
+def pods_to_read(pods: Sequence[Pod], wanted: Wanted) -> list[Pod]:
+    """The pods whose logs are read. Of a large job with a rank: the holder of the rank, and the newest that have ended.
+
+    Raises WrongCall for a large job without a rank: that would be thousands of logs.
+    """
+    if len(pods) <= MOST_PODS:
+        return list(pods)
+    if wanted.rank is None:
+        raise WrongCall(
+            f"the job has {len(pods)} pods, and this reads at most {MOST_PODS} logs: choose one with --rank"
+        )
+    holders = [pod for pod in pods if pod.ranks is not None and wanted.rank in pod.ranks and not pod.has_ended]
+    ended = sorted((pod for pod in pods if pod.has_ended), key=lambda pod: pod.created_at or 0.0, reverse=True)
+    return [*holders, *ended][:MOST_PODS]
+
+
+def read_lines(api: Api, pods: Sequence[Pod], wanted: Wanted, tail: int) -> tuple[list[Line], bool]:
+    """The newest `tail` lines of all pods (-1: all), and whether any line had the prefix of a rank. Raises NoAnswer if
+    no log could be read.
+    """
+    started = [pod for pod in pods if pod.node and pod.trainer]
+    with ThreadPoolExecutor(READERS) as readers:
+        results = list(readers.map(lambda pod: _read_pod(api, pod, wanted, tail), started))
+    failures = [result for result in results if isinstance(result, NoAnswer)]
+    if failures and len(failures) == len(results):
+        raise failures[0]
+    found = [result for result in results if not isinstance(result, NoAnswer)]
+    lines = sorted(line for some, _ in found for line in some)
+    return lines if tail < 0 else lines[len(lines) - min(tail, len(lines)) :], any(has for _, has in found)
+
+
+def _read_pod(api: Api, pod: Pod, wanted: Wanted, tail: int) -> tuple[list[Line], bool] | NoAnswer:
+    filtered = LogFilter(wanted)
+    kept: deque[Line] = deque(maxlen=MOST_LINES if tail < 0 else min(tail, MOST_LINES))
+    # Lines of a rank or a round are found only by reading the whole log.
+    limit = {"tailLines": str(tail)} if tail >= 0 and wanted == Wanted() else {}
+    try:
+        for line in _lines(api, pod, limit, follow=False):
+            if filtered.takes(line.text):
+                kept.append(line)
+    except NoAnswer as error:
+        return error
+    return list(kept), filtered.has_prefixes
+
+
+def _lines(api: Api, pod: Pod, query: dict[str, str], *, follow: bool) -> Iterator[Line]:
+    path = f"{collection('v1', 'pods', pod.namespace)}/{pod.name}/log"
+    given = {"container": pod.trainer, "timestamps": "true", **query}
+    for number, raw in enumerate(api.log(path, given, follow=follow)):
+        at, _, text = raw.partition(" ")
+        yield Line(at[:40], pod.name, number, log_line(text))
+
+
+class FollowedLogs:
+    """Follows the logs of all pods that can have wanted lines, also of those that appear later.
+
+    With a rank: the pods that hold it, now or later. The lines of one pod are in order; those of several pods are
+    printed as they arrive.
+    """
+
+    def __init__(self, api: Api, pods: Followed, name: str, wanted: Wanted, tail: int) -> None:
+        self._api, self._pods, self._name, self._wanted, self._tail = api, pods, name, wanted, tail
+        self._lines: queue.Queue[Line] = queue.Queue(maxsize=10_000)
+        self._threads: dict[str, threading.Thread] = {}
+        self._failure: CommandFailed | None = None  # of a thread
+
+    def run(self, show: Callable[[Line], None]) -> None:
+        """Until all pods have ended. Raises WrongCall if there are too many, or the error of a log or of the watch."""
+        while self._failure is None:
+            has_news = self._pods.take(TAKE_S if self._lines.empty() else 0.0)
+            if has_news and self._pods.is_complete:
+                self._start_new()
+            if self._show_all(show) and self._is_over():
+                self._show_all(show)
+                return
+        raise self._failure
+
+    def _is_over(self) -> bool:
+        if not self._threads or any(thread.is_alive() for thread in self._threads.values()):
+            return False
+        return all(read_pod(raw).has_ended for raw in self._pods.objects(self._name))
+
+    def _show_all(self, show: Callable[[Line], None]) -> bool:
+        """Whether there was nothing to show."""
+        is_idle = True
+        while not self._lines.empty():
+            show(self._lines.get())
+            is_idle = False
+        return is_idle
+
+    def _start_new(self) -> None:
+        for raw in self._pods.objects(self._name):
+            pod = read_pod(raw)
+            runs = pod.node and pod.trainer and pod.state not in ("Pending", "Unschedulable")
+            if pod.uid in self._threads or not runs or not self._may_have_lines(pod):
+                continue
+            if len(self._threads) >= MOST_PODS:
+                raise WrongCall(f"-f follows at most {MOST_PODS} pods: choose one rank with --rank")
+            follow = threading.Thread(target=self._follow, args=(pod,), daemon=True)
+            self._threads[pod.uid] = follow
+            follow.start()
+
+    def _may_have_lines(self, pod: Pod) -> bool:
+        return self._wanted.rank is None or (pod.ranks is not None and self._wanted.rank in pod.ranks)
+
+    def _follow(self, pod: Pod) -> None:
+        """Read the log to its end. A lost connection continues after the last line that was read."""
+        filtered, last = LogFilter(self._wanted), ""
+        while True:
+            query = {"sinceTime": last} if last else self._first_query()
+            try:
+                for line in _lines(self._api, pod, query, follow=True):
+                    if line.at <= last:
+                        continue  # sinceTime has whole seconds
+                    last = line.at
+                    if filtered.takes(line.text):
+                        self._lines.put(line)
+                return
+            except NoAnswer as error:
+                if error.status == NOT_FOUND:
+                    return  # the pod is gone
+                if error.status in (UNAUTHORIZED, FORBIDDEN):
+                    self._failure = error
+                    return
+                time.sleep(RECONNECT_S)  # also until the container has started (400)
+            except CommandFailed as error:
+                self._failure = error
+                return
+
+    def _first_query(self) -> dict[str, str]:
+        """The round of a line is known only from the lines before it, so a round needs the whole log."""
+        return {"tailLines": str(self._tail)} if self._tail >= 0 and self._wanted.round is None else {}

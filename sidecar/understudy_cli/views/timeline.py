@@ -1,0 +1,88 @@
+"""`timeline`: a job's history in the order of time. Pure.
+
+The sources are the job's status and its events. Kubernetes deletes events after an hour by default, so older entries
+come from status alone. An event about a fault that status has, too, is left out.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from understudy_cli import fields
+from understudy_cli.facts import Job, Recovery
+from understudy_cli.fields import Raw
+from understudy_cli.views.phrases import clock, duration, precise, subject, symptom
+
+#: Events that repeat an entry of the status.
+_FROM_STATUS = {"FaultDetected", "Recovered", "Started"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """at: Unix seconds. kind: of a condition, an event, or Fault and Resumed. is_warning: something went wrong."""
+
+    at: float
+    time: str
+    after: str
+    kind: str
+    text: str
+    is_warning: bool
+
+
+def timeline(job: Job, recoveries: Sequence[Recovery], events: Iterable[Raw]) -> tuple[Entry, ...]:
+    """events: of the job, in any order."""
+    found = [*_of_job(job), *_of_recoveries(recoveries), *_of_events(events, has_recoveries=bool(recoveries))]
+    first = min((at for at, *_ in found), default=0.0)
+    return tuple(
+        Entry(at, clock(at), f"+{duration(at - first)}", kind, text, is_warning)
+        for at, kind, text, is_warning in sorted(set(found))
+    )
+
+
+_Found = tuple[float, str, str, bool]
+
+
+def _of_job(job: Job) -> Iterator[_Found]:
+    if job.created_at is not None:
+        yield job.created_at, "Created", f"{job.kind} {job.name}", False
+    if job.started_at is not None:
+        yield job.started_at, "Started", "the first round began", False
+    for condition in job.conditions:
+        if condition.at is None or condition.type in ("Completed", "Failed"):
+            continue  # completionTime has the end
+        if condition.type in ("Invalid", "Blocked", "Recovering") and not condition.is_true:
+            continue  # the ordinary state
+        text = ": ".join(filter(None, (f"{condition.status} ({condition.reason})", condition.message)))
+        bad = condition.status == ("True" if condition.type in ("Invalid", "Blocked", "Recovering") else "False")
+        yield condition.at, condition.type, text, bad and condition.reason != "Completed"
+    if job.completed_at is not None:
+        end = next((x for x in job.conditions if x.type in ("Completed", "Failed") and x.is_true), None)
+        message = "the job has ended" if end is None else end.message
+        yield job.completed_at, "Ended" if end is None else end.type, message, end is not None and end.type == "Failed"
+
+
+def _of_recoveries(recoveries: Sequence[Recovery]) -> Iterator[_Found]:
+    for recovery in recoveries:
+        if recovery.detected_at is not None:
+            place = ", ".join(filter(None, (recovery.fault, subject(recovery.cause))))
+            yield recovery.detected_at, "Fault", f"{place}: {symptom(recovery.cause) or 'no details'}", True
+        if recovery.ended_at is not None:
+            pause = "" if recovery.pause_s is None else f", training paused for {precise(recovery.pause_s)}"
+            reason = f" ({recovery.reason})" if recovery.reason else ""
+            number = "" if recovery.round is None else f", round {recovery.round}"
+            yield recovery.ended_at, "Resumed", f"{recovery.strategy}{number}{pause}{reason}", False
+
+
+def _of_events(events: Iterable[Raw], *, has_recoveries: bool) -> Iterator[_Found]:
+    for event in events:
+        reason = fields.text(event, "reason", limit=60)
+        at = _time_of(event)
+        if at is None or (has_recoveries and reason in _FROM_STATUS):
+            continue
+        times = fields.count(event, "series", "count") or fields.count(event, "count")
+        often = f" ({times} times)" if times > 1 else ""
+        yield at, reason, f"{fields.text(event, 'message')}{often}", fields.text(event, "type") == "Warning"
+
+
+def _time_of(event: Raw) -> float | None:
+    paths = (("series", "lastObservedTime"), ("lastTimestamp",), ("eventTime",), ("firstTimestamp",))
+    return next((at for path in paths if (at := fields.time(event, *path)) is not None), None)

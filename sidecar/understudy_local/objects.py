@@ -1,0 +1,71 @@
+"""A run as the objects that a cluster would have: a TrainingJob, its pods, and its events.
+
+So `understudy local get`, `why` and `timeline` show a run with the views of a cluster.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from understudy_local.cluster import Happened, LocalCluster
+from understudy_local.job import CONTAINER, NAMESPACE
+from understudy_operator.plan.facts.cluster_objects import Pod
+from understudy_operator.plan.facts.ownership import API_VERSION, KIND
+from understudy_operator.plan.facts.status import written
+from understudy_operator.plan.times.rfc3339 import micro_time, whole_seconds
+from understudy_protocol import pod as names
+
+#: The phase of a run that ended without a result, for example by Ctrl-C. A TrainingJob has no such phase.
+STOPPED = "Stopped"
+
+
+def described(cluster: LocalCluster, *, has_ended: bool = False) -> dict[str, Any]:
+    """{"job": TrainingJob, "pods": [Pod, …], "events": [Event, …]}, as JSON objects."""
+    status = written(cluster.status)
+    if has_ended and not cluster.status.terminal_state:
+        status["phase"] = STOPPED
+    job = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {
+            "name": cluster.folder.name,
+            "namespace": NAMESPACE,
+            "uid": cluster.folder.name,
+            "creationTimestamp": whole_seconds(cluster.started_at),
+        },
+        "spec": {"launcher": {"nprocPerNode": cluster.options.nproc}},
+        "status": status,
+    }
+    pods = [_pod(pod.observed(), cluster.options.nproc) for pod in cluster.pods.values()]
+    return {"job": job, "pods": pods, "events": _events(cluster.happened)}
+
+
+def _pod(pod: Pod, nproc: int) -> dict[str, Any]:
+    metadata: dict[str, Any] = {
+        "name": pod.name,
+        "namespace": NAMESPACE,
+        "uid": pod.uid,
+        "labels": pod.labels,
+        "annotations": pod.annotations,
+        "creationTimestamp": whole_seconds(pod.created_at),
+    }
+    if pod.deleting_since is not None and pod.exit_code is None:
+        metadata["deletionTimestamp"] = whole_seconds(pod.deleting_since)
+    trainer = {"name": CONTAINER, "env": [{"name": names.ENV_NPROC, "value": str(nproc)}]}
+    ready = {"type": "Ready", "status": "True" if pod.sidecar_started and pod.exit_code is None else "False"}
+    status: dict[str, Any] = {"phase": pod.phase, "conditions": [ready]}
+    if pod.exit_code is not None:
+        status["containerStatuses"] = [{"name": CONTAINER, "state": {"terminated": {"exitCode": pod.exit_code}}}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {"nodeName": pod.node, "containers": [trainer]},
+        "status": status,
+    }
+
+
+def _events(happened: Iterable[Happened]) -> list[dict[str, Any]]:
+    return [
+        {"type": each.kind, "reason": each.reason, "message": each.message, "eventTime": micro_time(each.at)}
+        for each in happened
+    ]

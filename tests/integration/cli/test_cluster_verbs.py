@@ -1,0 +1,307 @@
+"""Each verb of the command line against a real API server, as an account that may only read.
+
+No operator and no kubelet run: the tests write the status of jobs and pods, and play the kubelet that serves logs.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.paths import CHECKOUT
+from tests.integration.cli.kubelet import Logs, kubelet
+from tests.integration.conftest import ApiServer
+from tests.unit.cli import samples
+
+LIMIT_S = 30.0
+NAMESPACE = "team-a"
+#: The rights that the chart adds to the role view, and those of Kubernetes in this role that the program uses.
+READER = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRole",
+    "metadata": {"name": "reader"},
+    "rules": [
+        {
+            "apiGroups": ["understudy.dev"],
+            "resources": ["trainingjobs", "hotsparepools", "injectedjobs", "recoveries"],
+            "verbs": ["get", "list", "watch"],
+        },
+        {"apiGroups": [""], "resources": ["pods", "pods/log", "events"], "verbs": ["get", "list", "watch"]},
+    ],
+}
+BINDING = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "RoleBinding",
+    "metadata": {"name": "reader", "namespace": NAMESPACE},
+    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "reader"},
+    "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "viewer"}],
+}
+
+
+@dataclass(frozen=True)
+class World:
+    """A cluster with one job. kubeconfig: of an account that may only read in its namespace."""
+
+    server: ApiServer
+    kubeconfig: Path
+    logs: Logs
+
+    def apply(self, *objects: dict[str, Any]) -> None:
+        text = yaml.safe_dump_all(objects)
+        done = self.server.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=text)
+        assert done.returncode == 0, done.stderr
+
+    def set_status(self, kind: str, name: str, status: dict[str, Any], namespace: str = NAMESPACE) -> None:
+        scope = ["-n", namespace] if namespace else []
+        patch = ["--subresource=status", "--type=merge", "-p", json.dumps({"status": status})]
+        done = self.server.kubectl("patch", kind, name, *scope, *patch)
+        assert done.returncode == 0, done.stderr
+
+    def command(self, *words: str, admin: bool = False) -> list[str]:
+        config = self.server.kubeconfig if admin else self.kubeconfig
+        return [sys.executable, "-m", "understudy_cli", *words, "--kubeconfig", str(config)]
+
+    def run(self, *words: str, admin: bool = False, code: int = 0) -> str:
+        """Stdout. The exit code has to be that one."""
+        done = subprocess.run(
+            self.command(*words, admin=admin), capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr
+        return done.stdout if code == 0 else done.stdout + done.stderr
+
+    def read(self, *words: str) -> Any:
+        return json.loads(self.run(*words, "-o", "json"))
+
+
+def job_manifest() -> dict[str, Any]:
+    trainer = {"name": "trainer", "image": "example.com/t:1", "command": ["python3", "train.py"]}
+    template = {"spec": {"parallelism": 2, "completions": 2, "template": {"spec": {"containers": [trainer]}}}}
+    spec = {
+        "launcher": {"nprocPerNode": 2},
+        "spares": {"replicas": 1},
+        "replicatedJobs": [{"name": "workers", "template": template}],
+    }
+    metadata = {"name": "llm", "namespace": NAMESPACE}
+    return {"apiVersion": "understudy.dev/v1alpha1", "kind": "TrainingJob", "metadata": metadata, "spec": spec}
+
+
+def pod_manifest(given: dict[str, Any], uid: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A pod of the samples for a real API server, and its status."""
+    raw = copy.deepcopy(given)
+    status = raw.pop("status")
+    raw["metadata"] = {key: raw["metadata"][key] for key in ("name", "namespace", "labels", "annotations")}
+    raw["metadata"]["labels"]["understudy.dev/job-uid"] = uid
+    for container in raw["spec"]["containers"]:
+        container["image"] = "example.com/t:1"
+    return raw, status
+
+
+@pytest.fixture(scope="module")
+def world(api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder: Path = tmp_path_factory.mktemp("cli")
+    with kubelet(folder) as logs:
+        config = yaml.safe_load(api_server.kubeconfig.read_text())
+        config["users"][0]["user"]["as"] = "viewer"
+        config["contexts"][0]["context"]["namespace"] = NAMESPACE
+        (folder / "kubeconfig").write_text(yaml.safe_dump(config))
+        world = World(api_server, folder / "kubeconfig", logs)
+        world.apply(*(yaml.safe_load(path.read_text()) for path in sorted((CHECKOUT / "crds").glob("*.yaml"))))
+        kinds = "trainingjobs,injectedjobs,hotsparepools"
+        wait_until(lambda: api_server.kubectl("get", kinds, "-A").returncode == 0, lambda: "the kinds are not served")
+        world.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}, READER, BINDING)
+        _fill(world)
+        yield world
+
+
+def _fill(world: World) -> None:
+    """One job with three pods on three nodes, whose kubelet is that of the tests."""
+    world.apply(job_manifest())
+    world.set_status("trainingjob", "llm", samples.job()["status"])
+    uid = world.server.kubectl("get", "tj", "llm", "-n", NAMESPACE, "-o", "jsonpath={.metadata.uid}").stdout
+    for node in ("node-b", "node-c", "node-d"):
+        world.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
+        address = {"type": "InternalIP", "address": "127.0.0.1"}
+        endpoint = {"kubeletEndpoint": {"Port": world.logs.port}}
+        ready = {"type": "Ready", "status": "True", "reason": "Up", "message": ""}
+        world.set_status(
+            "node", node, {"addresses": [address], "daemonEndpoints": endpoint, "conditions": [ready]}, namespace=""
+        )
+    for given in samples.pods():
+        manifest, status = pod_manifest(given, uid)
+        world.apply(manifest)
+        world.set_status("pod", manifest["metadata"]["name"], status)
+    event = samples.events()[0] | {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "llm.1", "namespace": NAMESPACE},
+        "involvedObject": {"kind": "TrainingJob", "name": "llm", "namespace": NAMESPACE, "uid": uid},
+        "action": "Appoint",
+        "reportingComponent": "understudy",
+        "reportingInstance": "understudy-operator",
+    }
+    world.apply(event)
+
+
+def test_get_lists_jobs(world: World) -> None:
+    lines = world.run("get").splitlines()
+    assert lines[0].split() == ["NAME", "PHASE", "READY", "SPARES", "STEP", "RECOVERIES", "LAST", "FAULT", "AGE"]
+    assert lines[1].split()[:6] == ["llm", "Running", "2/2", "0/1", "1200/5000", "2"]
+    assert world.read("get")["jobs"][0]["name"] == "llm"
+    assert yaml.safe_load(world.run("get", "-o", "yaml"))["jobs"][0]["phase"] == "Running"
+
+
+def test_get_of_a_job_is_a_tree_of_its_pods(world: World) -> None:
+    shown = world.run("get", "llm")
+    assert "0-1   llm-spare-x7k2p" in shown
+    assert "coordinator" in shown
+    assert "faults, the newest first" in shown
+    pods = world.read("get", "llm")["pods"]
+    assert [(pod["ranks"], pod["state"]) for pod in pods] == [
+        ("0-1", "Running"),
+        ("2-3", "Running"),
+        ("spare", "ImagePullBackOff"),
+    ]
+
+
+def test_get_w_prints_again_when_the_job_changes(world: World) -> None:
+    # given a command that watches a job
+    with Watching(world.command("get", "llm", "-w")) as watching:
+        watching.wait_for("Running")
+        # when its status changes
+        world.set_status("trainingjob", "llm", {"phase": "Recovering"})
+        # then the change is printed
+        watching.wait_for("Recovering")
+    world.set_status("trainingjob", "llm", {"phase": "Running"})
+
+
+def test_get_w_of_all_jobs_has_one_watch_for_each_kind(world: World) -> None:
+    with Watching(world.command("get", "-w")) as watching:
+        watching.wait_for("llm")
+        world.apply(job_manifest() | {"metadata": {"name": "second", "namespace": NAMESPACE}})
+        watching.wait_for("second")
+    world.server.kubectl("delete", "tj", "second", "-n", NAMESPACE)
+
+
+def test_why_names_the_first_failure(world: World) -> None:
+    fault = world.read("why", "llm")["faults"][0]
+    assert (fault["fault"], fault["place"]) == ("Node", "pod llm-workers-0-0, node node-a")
+    assert "8.23 s" in world.run("why", "llm")
+
+
+def test_a_timeline_has_events_of_the_job(world: World) -> None:
+    kinds = [entry["kind"] for entry in world.read("timeline", "llm")["entries"]]
+    assert "CoordinatorAppointed" in kinds
+    assert kinds.count("Fault") == 2
+
+
+def test_spares_and_nodes(world: World) -> None:
+    assert [row["owner"] for row in world.read("spares")["owners"]] == ["llm"]
+    rows = {row["name"]: row for row in world.read("nodes")["nodes"]}
+    assert (rows["node-a"]["avoided_by"], rows["node-b"]["pods"]) == (["llm"], ["llm:2-3"])
+    # the account may not list nodes
+    assert rows["node-b"]["state"] == "-"
+    assert "Ready" in world.run("nodes", "-n", NAMESPACE, admin=True)
+
+
+def test_logs_of_a_rank_and_a_round_are_found_in_each_pod_that_held_the_rank(world: World) -> None:
+    # given rank 1 in round 4 in one pod, and in round 5 in another one
+    started = "understudy launcher: round=1.1.{} workers started ranks={}/4"
+    world.logs.write("llm-spare-x7k2p", 10, started.format(5, "0-1"), "[rank 0] a", "[rank 1] in round 5")
+    world.logs.write("llm-workers-0-1", 5, started.format(4, "0-1"), "[rank 1] in round 4")
+    # when its lines are asked for
+    lines = world.run("logs", "llm", "--rank", "1").splitlines()
+    # then both are there, in the order of time
+    assert [line for line in lines if line.startswith("[rank")] == ["[rank 1] in round 4", "[rank 1] in round 5"]
+    assert world.run("logs", "llm", "--rank", "1", "--round", "5").splitlines()[1:] == ["[rank 1] in round 5"]
+    assert "have no lines of rank 7" in world.run("logs", "llm", "--rank", "7", code=3)
+
+
+def test_logs_f_prints_new_lines_of_the_rank(world: World) -> None:
+    with Watching(world.command("logs", "llm", "--rank", "3", "-f")) as watching:
+        for number in range(3):
+            world.logs.write("llm-workers-0-1", 20 + number, f"[rank 3] step {number}", "[rank 2] other")
+            watching.wait_for(f"[rank 3] step {number}")
+    assert "other" not in watching.text
+
+
+def test_stacks_are_grouped(world: World) -> None:
+    world.logs.write("llm-workers-0-1", 40, *samples.hang_log())
+    groups = world.read("stacks", "llm")["groups"]
+    assert [group["ranks"] for group in groups] == [[1], [0, 2]]
+    assert [group["ranks"] for group in world.read("stacks", "llm", "--rank", "2")["groups"]] == [[2]]
+
+
+def test_doctor_finds_that_no_operator_is_installed(world: World) -> None:
+    # an administrator sees the missing operator, and that a job is accepted
+    shown = world.run("doctor", "-n", NAMESPACE, admin=True, code=1)
+    assert "no Deployment has the label app.kubernetes.io/name=understudy" in shown
+    assert "the API server accepts a small TrainingJob (a dry run)" in shown
+    assert "trainingjobs, injectedjobs, hotsparepools are served" in shown
+    assert world.server.kubectl("get", "tj", "-n", NAMESPACE, "understudy-doctor").returncode == 1
+    # a user sees which checks need more rights; the error is the image of a spare
+    found = json.loads(world.run("doctor", "-o", "json", code=1))["findings"]
+    levels = {finding["check"]: finding["level"] for finding in found}
+    assert (levels["Kinds"], levels["Operator"], levels["Admission"]) == ("ok", "not checked", "not checked")
+    assert levels["Your rights"] == "warning"
+    assert [finding["check"] for finding in found if finding["level"] == "error"] == ["Images"]
+
+
+def test_the_missing_right_of_an_account_is_named(world: World) -> None:
+    shown = world.run("get", "-n", "default", code=4)
+    assert 'cannot list resource "trainingjobs"' in shown
+    assert "Ask for the role view" in shown
+
+
+def test_a_job_that_does_not_exist_is_named(world: World) -> None:
+    assert "there is no job nope in namespace team-a; its jobs: llm" in world.run("why", "nope", code=3)
+    assert "there is no job jobset.x in namespace" in world.run("get", "jobset.x", code=3)
+
+
+class Watching:
+    """A command that runs until the end of the block. text: its output so far."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._command = command
+        self.text = ""
+
+    def __enter__(self) -> Watching:
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        self._process = subprocess.Popen(
+            self._command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
+        )
+        assert self._process.stdout is not None
+        os.set_blocking(self._process.stdout.fileno(), False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def wait_for(self, text: str) -> None:
+        wait_until(lambda: text in self._read(), lambda: f"{text!r} in {self.text}")
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        self.text += (self._process.stdout.read() or b"").decode()
+        return self.text
+
+
+def wait_until(condition: Callable[[], bool], description: Callable[[], str]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, description()
+        time.sleep(0.05)

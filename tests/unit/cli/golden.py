@@ -1,0 +1,107 @@
+"""The output of each view at 80 and 120 columns, as a terminal without color shows it.
+
+`python -m tests.unit.cli.golden` rewrites the files in golden/; read the diff.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+
+from tests.unit.cli import samples
+from understudy_cli import render
+from understudy_cli.log_lines import grouped, newest_dumps
+from understudy_cli.reading import read_job, read_node, read_pod, read_pool, recoveries_of
+from understudy_cli.views import causes, checks, jobs, nodes, spares, timeline
+
+FOLDER = Path(__file__).with_name("golden")
+WIDTHS = (80, 120)
+
+
+def _job() -> RenderableType:
+    job = read_job(samples.job())
+    pods = map(read_pod, samples.pods())
+    return render.tree(jobs.job_tree(job, pods, recoveries_of(job, ()), samples.NOW), wide=False)
+
+
+def _jobs(*, all_namespaces: bool) -> RenderableType:
+    waiting = samples.job(
+        "a-job-with-a-long-name",
+        phase="Pending",
+        members={"desired": 128, "active": 0, "ready": 0},
+        lastRecovery=None,
+        recoveries=[],
+        recoveriesByStrategy={},
+        progress=None,
+    )
+    rows = jobs.job_rows([read_job(samples.job()), read_job(waiting)], samples.NOW)
+    return render.jobs(rows, wide=False, all_namespaces=all_namespaces)
+
+
+def _why() -> RenderableType:
+    job = read_job(samples.job())
+    return render.why(causes.why(job, recoveries_of(job, ()), samples.NOW, 2, "understudy"))
+
+
+def _why_with_details() -> RenderableType:
+    job = read_job(samples.job())
+    return render.why(causes.why(job, recoveries_of(job, [samples.recovery_object()]), samples.NOW, 1, "understudy"))
+
+
+def _timeline() -> RenderableType:
+    job = read_job(samples.job())
+    return render.timeline(timeline.timeline(job, recoveries_of(job, ()), samples.events()))
+
+
+def _spares() -> RenderableType:
+    found = spares.spares(
+        [read_job(samples.job())], [read_pool(samples.pool())], map(read_pod, samples.pods()), samples.NOW
+    )
+    return render.spares(found, all_namespaces=False)
+
+
+def _nodes() -> RenderableType:
+    found = map(read_node, samples.nodes())
+    rows = nodes.node_rows([read_job(samples.job())], map(read_pod, samples.pods()), found, samples.NOW)
+    return render.nodes(rows)
+
+
+def _doctor() -> RenderableType:
+    return render.diagnosis(checks.findings(samples.installation(), samples.NOW))
+
+
+def _stacks() -> RenderableType:
+    return render.stacks(grouped(newest_dumps(samples.hang_log()).values()))
+
+
+VIEWS: dict[str, Callable[[], RenderableType]] = {
+    "job": _job,
+    "jobs": partial(_jobs, all_namespaces=False),
+    "jobs-of-all-namespaces": partial(_jobs, all_namespaces=True),
+    "why": _why,
+    "why-with-details": _why_with_details,
+    "timeline": _timeline,
+    "spares": _spares,
+    "nodes": _nodes,
+    "doctor": _doctor,
+    "stacks": _stacks,
+}
+
+
+def shown(view: str, width: int) -> str:
+    return render.plain(Console(width=width, highlight=False, markup=False, color_system=None), VIEWS[view]())
+
+
+def golden(view: str, width: int) -> Path:
+    return FOLDER / f"{view}-{width}.txt"
+
+
+def main() -> None:
+    for view in VIEWS:
+        for width in WIDTHS:
+            golden(view, width).write_text(shown(view, width))
+
+
+if __name__ == "__main__":
+    main()

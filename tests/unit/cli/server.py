@@ -1,0 +1,94 @@
+"""An API server over plain HTTP whose answers a test writes down, in their order, for each path."""
+
+import json
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from understudy_cli.api import Api
+from understudy_cli.kubeconfig import Access
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A body is JSON unless it is text. lines: of a stream, which stays open until the test ends if `stays`, and whose
+    connection is lost at its end if `breaks`.
+    """
+
+    body: Any = None
+    status: int = 200
+    lines: tuple[Any, ...] = ()
+    stays: bool = False
+    breaks: bool = False
+
+
+@dataclass
+class Scripted:
+    """answers: by path; the last one of a path is repeated. requests: path and query, in the order of their arrival."""
+
+    answers: dict[str, list[Answer]]
+    requests: list[tuple[str, dict[str, list[str]], str]] = field(default_factory=list)
+    ended: threading.Event = field(default_factory=threading.Event)
+    url: str = ""
+
+    def api(self, **access: Any) -> Api:
+        return Api(Access(server=self.url, namespace="team-a", context="test", **({"token": "secret"} | access)))
+
+    def queries(self, path: str) -> list[dict[str, list[str]]]:
+        return [query for asked, query, _ in self.requests if asked == path]
+
+
+@contextmanager
+def scripted(answers: dict[str, list[Answer]], tls: ssl.SSLContext | None = None) -> Iterator[Scripted]:
+    script = Scripted(answers)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            parts = urlsplit(self.path)  # a proxy gets the whole address
+            parts = parts._replace(path=self.path.partition("?")[0])
+            script.requests.append((parts.path, parse_qs(parts.query), self.headers.get("Authorization", "")))
+            known = script.answers.get(parts.path, [Answer({"message": f"no answer for {parts.path}"}, 404)])
+            answer = known.pop(0) if len(known) > 1 else known[0]
+            self.send_response(answer.status)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            if answer.lines or answer.stays:
+                for line in answer.lines:
+                    self._chunk((line if isinstance(line, str) else json.dumps(line)) + "\n")
+                if answer.stays:
+                    script.ended.wait(30)
+                if answer.breaks:
+                    self.close_connection = True
+                    return
+            else:
+                self._chunk(answer.body if isinstance(answer.body, str) else json.dumps(answer.body))
+            self.wfile.write(b"0\r\n\r\n")
+
+        def _chunk(self, text: str) -> None:
+            data = text.encode()
+            self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+
+        def log_message(self, *_: object) -> None:
+            """The test reads `requests`."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    script.url = f"http{'s' if tls else ''}://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield script
+    finally:
+        script.ended.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,193 @@
+"""The installed command: its errors for users, and its exit codes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli import samples
+from tests.unit.cli.server import Answer, scripted
+from understudy_cli import entry
+
+COMMAND = "import sys; sys.modules[{package!r}] = None; from understudy_cli.entry import main; sys.exit(main())"
+JOBS = "/apis/understudy.dev/v1alpha1/namespaces/team-a"
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *words: str, program: str = "understudy") -> int:
+    """The exit code of the command."""
+    monkeypatch.setattr(sys, "argv", [f"/usr/bin/{program}", *words])
+    try:
+        return entry.main()
+    except SystemExit as ended:
+        return int(ended.code or 0)
+
+
+def kubeconfig(folder: Path, url: str) -> str:
+    path = folder / "config"
+    path.write_text(
+        "{current-context: a, contexts: [{name: a, context: {cluster: c, namespace: team-a}}], "
+        f"clusters: [{{name: c, cluster: {{server: '{url}'}}}}]}}"
+    )
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("package", "words", "extra"),
+    [("typer", [], "cli"), ("rich", ["get"], "cli"), ("uvloop", ["local", "--", "true"], "local")],
+)
+def test_a_missing_package_is_named_in_one_line_with_the_fix(package: str, words: list[str], extra: str) -> None:
+    # given an installation without one of the packages
+    # when a user runs the command
+    ended = subprocess.run(
+        [sys.executable, "-c", COMMAND.format(package=package), *words],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env={"PYTHONPATH": ":".join(filter(None, sys.path)), "PATH": os.environ["PATH"]},
+    )
+    # then one line names the package and the extra that contains it
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        f"understudy: the package {package} is missing: install the extra `{extra}` of understudy-training, "
+        f"with pip install 'PATH[{extra}]', where PATH is the wheel or the checkout\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["gett"], "No such command 'gett'"),
+        (["why"], "Missing argument 'JOB'"),
+        (["get", "-o", "xml"], "'xml' is not one of"),
+        (["get", "-w", "-o", "json"], "-w with -o json"),
+        (["get", "llm", "-A"], "-A with a JOB"),
+        (["logs", "llm", "--rank", "-1"], "--rank"),
+        (["get", "--kubeconfig", "/no/such/file"], "--kubeconfig /no/such/file: the file does not exist"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_2_and_names_the_part(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], text: str
+) -> None:
+    assert call(monkeypatch, *words) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_a_job_that_does_not_exist_ends_with_3_and_the_jobs_that_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    missing = Answer({"message": "not found"}, 404)
+    answers = {
+        f"{JOBS}/trainingjobs/llm2": [missing],
+        f"{JOBS}/trainingjobs": [Answer({"items": [samples.job()]})],
+        f"{JOBS}/injectedjobs": [Answer({"items": []})],
+    }
+    with scripted(answers) as server:
+        code = call(monkeypatch, "get", "llm2", "--kubeconfig", kubeconfig(tmp_path, server.url))
+    assert code == 3
+    said = "understudy: there is no job llm2 in namespace team-a; its jobs: llm. Choose a namespace with -n\n"
+    assert capsys.readouterr().err == said
+
+
+def test_a_server_that_does_not_respond_ends_with_4(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with scripted({}) as server:
+        url = server.url
+    assert call(monkeypatch, "get", "--kubeconfig", kubeconfig(tmp_path, url)) == 4
+    assert "does not respond" in capsys.readouterr().err
+
+
+def test_a_cluster_without_the_kinds_is_not_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with scripted({}) as server:
+        assert call(monkeypatch, "get", "--kubeconfig", kubeconfig(tmp_path, server.url)) == 3
+    assert "the cluster has no trainingjobs of understudy.dev: install Understudy" in capsys.readouterr().err
+
+
+def test_a_name_that_would_leave_the_path_is_not_sent(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with scripted({}) as server:
+        assert call(monkeypatch, "get", "../../secrets", "--kubeconfig", kubeconfig(tmp_path, server.url)) == 3
+        assert server.requests == []
+    assert "cannot be the name of a job" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["get", "why", "timeline", "logs", "stacks", "spares", "nodes", "doctor", "local"])
+def test_the_help_of_each_verb_has_an_example(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    assert call(monkeypatch, verb, "--help") == 0
+    assert f"Example: understudy {verb}" in capsys.readouterr().out
+
+
+def test_the_version_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("importlib.metadata.version", {"understudy-training": "1.2.3"}.__getitem__)
+    assert (call(monkeypatch, "--version"), capsys.readouterr().out) == (0, "understudy 1.2.3\n")
+
+
+def test_hints_have_the_words_that_the_user_typed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    job = samples.job(recoveries=[samples.recovery()])
+    with scripted({f"{JOBS}/trainingjobs/llm": [Answer(job)], f"{JOBS}/recoveries": [Answer({}, 404)]}) as server:
+        config = kubeconfig(tmp_path, server.url)
+        assert call(monkeypatch, "why", "llm", "--kubeconfig", config, program="kubectl-understudy") == 0
+    assert "kubectl understudy logs llm --rank 3 --round 0" in capsys.readouterr().out
+
+
+def test_a_terminal_without_a_character_shows_another_one(tmp_path: Path) -> None:
+    answers = {
+        f"{JOBS}/trainingjobs/llm": [Answer(samples.job())],
+        "/api/v1/namespaces/team-a/pods": [Answer({"items": []})],
+    }
+    with scripted(answers) as server:
+        config = kubeconfig(tmp_path, server.url)
+        ended = subprocess.run(
+            [sys.executable, "-m", "understudy_cli", "get", "llm", "--kubeconfig", config],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+            env={"PYTHONPATH": ":".join(filter(None, sys.path)), "PYTHONIOENCODING": "ascii", "PATH": ""},
+        )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "?? no pods" in ended.stdout
+
+
+@pytest.mark.parametrize(("typed", "completed"), [("", ["llm", "vision"]), ("v", ["vision"])])
+def test_the_shell_completes_the_names_of_jobs(tmp_path: Path, typed: str, completed: list[str]) -> None:
+    # given a namespace with two jobs
+    answers = {
+        f"{JOBS}/trainingjobs": [Answer({"items": [samples.job("vision"), samples.job("llm")]})],
+        f"{JOBS}/injectedjobs": [Answer({"items": []})],
+    }
+    # when bash asks for the words after `why --kubeconfig PATH`
+    with scripted(answers) as server:
+        words = f"understudy why --kubeconfig {kubeconfig(tmp_path, server.url)} {typed}"
+        ended = complete(words)
+    # then it gets the jobs that begin with the typed letters
+    assert ended.stdout.split() == completed
+
+
+def test_the_shell_gets_no_error_if_the_cluster_cannot_be_read(tmp_path: Path) -> None:
+    ended = complete("understudy why --kubeconfig /no/such/file ")
+    assert (ended.stdout.strip(), ended.stderr) == ("", "")
+
+
+def complete(words: str) -> subprocess.CompletedProcess[str]:
+    """As bash asks for the completion of the last word."""
+    asked = {"_UNDERSTUDY_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    start = "import sys; sys.argv[0] = 'understudy'; from understudy_cli.entry import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-c", start],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env={"PYTHONPATH": ":".join(filter(None, sys.path)), "PATH": os.environ["PATH"]} | asked,
+    )

@@ -1,0 +1,143 @@
+"""The verbs of local mode, without a run: the options that a run gets, and the output for an ended run."""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.cli import samples
+from tests.unit.cli.test_entry import call
+from understudy_local import run, run_folder
+from understudy_local.options import Options
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
+    """The options of the runs that the command would start."""
+    found: list[Options] = []
+
+    def start(options: Options) -> int:
+        found.append(options)
+        return 7
+
+    monkeypatch.setattr(run, "run", start)
+    return found
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of a run that has ended. Its path is short, as that of a Unix socket has to be."""
+    with tempfile.TemporaryDirectory(prefix="runs-") as parent:
+        monkeypatch.setattr("tempfile.tempdir", parent)
+        yield end_a_run()
+
+
+def end_a_run() -> Path:
+    folder = run_folder.make("night")
+    job = samples.job("night")
+    folder.record_end({"job": job, "pods": [samples.pod("p", "node-1", rank=0)], "events": samples.events()})
+    log = "understudy launcher: round=1.1.{} workers started ranks=0-1/2\n[rank 0] in round {}\n[rank 1] other\n"
+    folder.log("node-1").write_text("".join(log.format(number, number) for number in range(3)))
+    folder.log("node-0").write_text("sidecar: starts\n")
+    return folder.path
+
+
+def test_a_command_alone_is_enough_and_the_exit_code_is_that_of_the_run(
+    monkeypatch: pytest.MonkeyPatch, started: list[Options]
+) -> None:
+    assert call(monkeypatch, "local", "--", "python", "train.py") == 7
+    assert started == [Options(("python", "train.py"))]
+
+
+def test_every_option_can_be_set(monkeypatch: pytest.MonkeyPatch, started: list[Options]) -> None:
+    text = "--nodes 3 --spares 2 --nproc 4 --grace 5 --restarts 0 --preload a,b --no-zygote --name x --plain --verbose"
+    text += " --restarts-per-member 2 --snapshots 512Mi --snapshot-every 5"
+    words = [*text.split(), "--", "python", "-m", "x", "--", "y", "-h"]
+    call(monkeypatch, "local", *words)
+    call(monkeypatch, "local", "run", *words)
+    command = ("python", "-m", "x", "--", "y", "-h")
+    assert started == [Options(command, 3, 2, 4, 5, 0, False, ("a", "b"), "x", True, True, 2, 536870912, 5)] * 2
+
+
+@pytest.mark.parametrize(
+    ("words", "nproc"),
+    [
+        (["--", "torchrun", "--nproc-per-node", "4", "train.py"], 4),
+        (["--nproc", "2", "--", "torchrun", "--nproc-per-node", "gpu", "train.py"], 2),
+        (["--", "python", "train.py"], 1),
+    ],
+)
+def test_torchrun_decides_about_the_workers_unless_an_option_does(
+    monkeypatch: pytest.MonkeyPatch, started: list[Options], words: list[str], nproc: int
+) -> None:
+    call(monkeypatch, "local", *words)
+    assert [options.nproc for options in started] == [nproc]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["python", "train.py"], "expected `--` and the command of a worker"),
+        (["--nodes", "3"], "expected `--` and the command of a worker"),
+        (["--nodes", "3", "--"], "expected `--` and the command of a worker"),
+        (["--nodes", "0", "--", "x"], "--nodes 0: expected 1 or more"),
+        (["--spares", "-1", "--", "x"], "--spares -1: expected 0 or more"),
+        (["--grace", "0", "--", "x"], "--grace 0: expected 1 or more"),
+        (["--restarts-per-member", "-1", "--", "x"], "--restarts-per-member -1: expected 0 or more"),
+        (["--nodes", "60", "--spares", "5", "--", "x"], "at most 64 together"),
+        (["--snapshots", "much", "--", "x"], "--snapshots much: expected the memory for one worker's state"),
+        (["--snapshots", "0", "--", "x"], "--snapshots 0: expected the memory"),
+        (["--snapshot-every", "0", "--", "x"], "--snapshot-every 0: expected 1 or more"),
+        (["--", "deepspeed", "train.py"], "deepspeed starts several processes itself, so each worker would"),
+        (["--nproc", "two", "--", "x"], "Invalid value for '--nproc'"),
+        (["--", "torchrun", "--nproc-per-node", "gpu", "x"], "torchrun's --nproc-per-node is gpu: expected a number"),
+        (["kill"], "RANK|MEMBER"),
+        (["kill", "0", "--run", "no-such-run"], "no local run with the name no-such-run is active"),
+        (["why", "no-such-run"], "no local run with the name no-such-run is kept"),
+    ],
+)
+def test_a_wrong_command_line_is_reported_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], text: str
+) -> None:
+    assert call(monkeypatch, "local", *words) == 2
+    assert text in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_run_that_has_ended_can_still_be_explained(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ended: Path
+) -> None:
+    assert call(monkeypatch, "local", "why") == 0
+    assert "it did not respond for 5.0 s" in capsys.readouterr().out
+    assert call(monkeypatch, "local", "timeline", "night") == 0
+    assert "CoordinatorAppointed" in capsys.readouterr().out
+    assert call(monkeypatch, "local", "get", "-o", "json") == 0
+    shown: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert (shown["job"]["name"], [pod["ranks"] for pod in shown["pods"]]) == ("night", ["0-1"])
+
+
+def test_a_run_that_was_killed_has_only_its_logs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ended: Path
+) -> None:
+    (ended / "objects.json").unlink()
+    assert call(monkeypatch, "local", "why") == 3
+    assert "run night was killed, so only its logs are kept: understudy local logs night" in capsys.readouterr().err
+
+
+def test_the_lines_of_a_rank_and_a_round_are_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ended: Path
+) -> None:
+    assert call(monkeypatch, "local", "logs", "night", "--rank", "0", "--round", "1") == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == ["understudy launcher: round=1.1.1 workers started ranks=0-1/2", "[rank 0] in round 1"]
+    assert call(monkeypatch, "local", "logs", "--rank", "9") == 3
+    assert "have no lines of rank 9" in capsys.readouterr().err
+
+
+def test_all_lines_have_the_name_of_their_member(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ended: Path
+) -> None:
+    assert call(monkeypatch, "local", "logs", "--tail", "1", "-f") == 0
+    assert capsys.readouterr().out.splitlines() == ["node-0 | sidecar: starts", "node-1 | [rank 1] other"]

@@ -1,0 +1,92 @@
+"""Logs of several pods, merged and followed, against a server whose answers the test writes."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.cli import samples
+from tests.unit.cli.server import Answer, scripted
+from understudy_cli.failures import NoAnswer
+from understudy_cli.following import Collection, Followed
+from understudy_cli.log_lines import Wanted
+from understudy_cli.pod_logs import FollowedLogs, Line, read_lines
+from understudy_cli.reading import read_pod
+
+PODS = "/api/v1/namespaces/team-a/pods"
+
+
+def log(pod: str) -> str:
+    return f"{PODS}/{pod}/log"
+
+
+def at(second: int, text: str) -> str:
+    return f"2026-11-20T12:00:{second:02d}.000000000Z {text}"
+
+
+def pods(*raws: dict[str, Any]) -> dict[str, list[Answer]]:
+    return {PODS: [Answer({"metadata": {"resourceVersion": "1"}, "items": list(raws)}), Answer(stays=True)]}
+
+
+def follow(answers: dict[str, list[Answer]], wanted: Wanted, tail: int = -1) -> tuple[list[str], list[dict[str, Any]]]:
+    """The printed lines, and the queries for the log of pod a."""
+    lines: list[Line] = []
+    with scripted(answers) as server:
+        followed = Followed(server.api(), (Collection("pods", PODS),))
+        FollowedLogs(server.api(), followed, "pods", wanted, tail).run(lines.append)
+        return [line.text for line in lines], server.queries(log("a"))
+
+
+ENDED = {"phase": "Succeeded"}
+
+
+def test_lines_of_several_pods_are_in_the_order_of_time_and_the_newest_are_kept() -> None:
+    answers = {
+        log("a"): [Answer("\n".join([at(1, "one"), at(3, "three")]))],
+        log("b"): [Answer("\n".join([at(2, "two"), at(4, "four")]))],
+    }
+    found = [read_pod(samples.pod(name, "n", rank=rank)) for rank, name in enumerate("ab")]
+    with scripted(answers) as server:
+        lines, _ = read_lines(server.api(), found, Wanted(), 3)
+    assert [line.text for line in lines] == ["two", "three", "four"]
+
+
+def test_a_pod_without_a_log_does_not_hide_the_logs_of_others() -> None:
+    answers = {log("a"): [Answer({"message": "waiting to start"}, 400)], log("b"): [Answer(at(2, "two"))]}
+    found = [read_pod(samples.pod(name, "n", rank=rank)) for rank, name in enumerate("ab")]
+    with scripted(answers) as server:
+        lines, _ = read_lines(server.api(), found, Wanted(), -1)
+        assert [line.text for line in lines] == ["two"]
+        with pytest.raises(NoAnswer, match="waiting to start"):
+            read_lines(server.api(), found[:1], Wanted(), -1)
+
+
+def test_followed_logs_end_with_their_pods() -> None:
+    answers = pods(samples.pod("a", "n", rank=0, status=ENDED)) | {log("a"): [Answer(at(1, "[rank 0] last"))]}
+    assert follow(answers, Wanted())[0] == ["[rank 0] last"]
+
+
+def test_a_connection_that_is_lost_continues_after_the_last_line() -> None:
+    # given a log whose connection breaks after a line, and then has this line again, and a new one
+    first, second = at(1, "[rank 0] one"), at(2, "[rank 0] two")
+    broken = Answer(lines=(first,), breaks=True)
+    answers = pods(samples.pod("a", "n", rank=0, status=ENDED)) | {
+        log("a"): [broken, Answer("\n".join([first, second]))]
+    }
+    # when it is followed
+    lines, queries = follow(answers, Wanted(), tail=5)
+    # then each line is printed once
+    assert lines == ["[rank 0] one", "[rank 0] two"]
+    assert [query.get("tailLines") for query in queries] == [["5"], None]
+    assert queries[1]["sinceTime"] == ["2026-11-20T12:00:01.000000000Z"]
+
+
+def test_a_missing_right_to_read_logs_ends_the_command() -> None:
+    answers = pods(samples.pod("a", "n", rank=0)) | {log("a"): [Answer({"message": "pods/log is forbidden"}, 403)]}
+    with pytest.raises(NoAnswer, match="pods/log is forbidden"):
+        follow(answers, Wanted())
+
+
+def test_only_pods_that_hold_the_rank_are_followed() -> None:
+    answers = pods(samples.pod("a", "n", rank=0, status=ENDED), samples.pod("b", "n", rank=1, status=ENDED))
+    answers[log("a")] = [Answer("\n".join([at(1, "[rank 0] no"), at(2, "[rank 1] yes")]))]
+    assert follow(answers, Wanted(rank=1))[0] == ["[rank 1] yes"]

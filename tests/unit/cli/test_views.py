@@ -1,0 +1,177 @@
+"""The decisions of the views. Their text is in the golden files."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.cli import samples
+from understudy_cli.facts import Job, Recovery
+from understudy_cli.reading import read_job, read_node, read_pod, read_pool, recoveries_of
+from understudy_cli.views import causes, jobs, nodes, phrases, spares, timeline
+
+
+def job(**status: Any) -> Job:
+    return read_job(samples.job(**status))
+
+
+def tree(found: Job, pods: list[dict[str, Any]], limit: int | None = None) -> jobs.JobTree:
+    return jobs.job_tree(found, map(read_pod, pods), recoveries_of(found, ()), samples.NOW, limit)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-5, "0s"), (119, "119s"), (120, "2m"), (7199, "119m"), (7200, "2h"), (12_000, "3h20m"), (172_800, "2d")],
+)
+def test_a_duration_is_short(seconds: float, text: str) -> None:
+    assert phrases.duration(seconds) == text
+
+
+def test_pods_are_in_the_order_of_their_ranks_and_spares_follow() -> None:
+    rows = tree(job(), samples.pods()).pods
+    assert [(row.ranks, row.name) for row in rows] == [
+        ("0-1", "llm-spare-x7k2p"),
+        ("2-3", "llm-workers-0-1"),
+        ("spare", "llm-spare-new1"),
+    ]
+    assert [row.is_coordinator for row in rows] == [False, True, False]
+
+
+def test_a_pod_that_has_ended_is_the_last_one_and_holds_no_ranks_any_more() -> None:
+    ended = samples.pod("llm-workers-0-0", "node-a", rank=0, status={"phase": "Failed", "reason": "Evicted"})
+    rows = tree(job(), [ended, *samples.pods()]).pods
+    assert [(row.ranks, row.name) for row in rows][-1] == ("-", "llm-workers-0-0")
+
+
+def test_a_large_job_shows_pods_in_trouble_the_coordinator_and_spares_before_others() -> None:
+    # given a hundred pods, of which the last one is not ready, the coordinator, and a spare
+    pods = [samples.pod(f"w-{rank}", "n", rank=rank) for rank in range(100)]
+    pods[99]["status"]["conditions"] = []
+    pods += [samples.pod("c", "n", rank=100, coordinator=True), samples.pod("s", "n")]
+    # when four are shown
+    shown = tree(job(), pods, 4)
+    # then the fourth is the first of the others
+    assert [row.name for row in shown.pods] == ["w-0", "w-99", "c", "s"]
+    assert shown.more_pods == 98
+
+
+@pytest.mark.parametrize(
+    ("condition", "is_shown"),
+    [
+        (samples.condition("Ready", "True", "Running", "2 of 2"), False),
+        (samples.condition("Ready", "True", "Shrunk", "1 of 2"), True),
+        (samples.condition("Ready", "False", "Pending", "no node has room"), True),
+        (samples.condition("Ready", "False", "Completed", "the job has succeeded"), False),
+        (samples.condition("Blocked", "True", "QuotaExceeded", "quota"), True),
+        (samples.condition("Blocked", "False", "Accepted", ""), False),
+        (samples.condition("Invalid", "True", "InvalidSpec", "spec.x"), True),
+        (samples.condition("PoolAvailable", "False", "NoSpareNeeded", "no rank is vacant"), False),
+        (samples.condition("PoolAvailable", "False", "PoolEmpty", "the pool is empty"), True),
+        (samples.condition("Completed", "True", "AllJobsCompleted", "done"), False),
+    ],
+)
+def test_only_conditions_that_a_user_should_read_are_notes(condition: dict[str, Any], is_shown: bool) -> None:
+    assert bool(jobs.notes(job(conditions=[condition]))) is is_shown
+
+
+def test_why_names_the_first_failure_of_the_newest_fault_and_the_log_of_its_round() -> None:
+    # given a job whose newest fault led to round 5
+    killed = samples.recovery(round=5, detectedAt="2026-11-20T11:59:00Z")
+    found = job(recoveries=[samples.swap(), killed])
+    # when a user asks why
+    shown = causes.why(found, recoveries_of(found, ()), samples.NOW, 1, "kubectl understudy")
+    # then the failure is named, and the log is that of round 4, in which the worker failed
+    (fault,) = shown.faults
+    assert (fault.fault, fault.place, fault.symptom) == (
+        "Process",
+        "rank 3, pod llm-workers-0-1, node node-b",
+        "ended by SIGKILL",
+    )
+    assert "read the worker's log: kubectl understudy logs llm --rank 3 --round 4" in shown.next_steps
+
+
+def test_why_has_the_next_step_while_no_pod_is_available() -> None:
+    waits = samples.swap() | {"strategy": None, "resumedAt": None, "pauseSeconds": None}
+    found = job(phase="Recovering", recoveries=[waits])
+    shown = causes.why(found, recoveries_of(found, ()), samples.NOW, 1, "understudy")
+    assert "a recovery has been open for 2m" in shown.summary
+    assert "free a node, or add spares: no pod can take the lost ranks" in shown.next_steps
+
+
+def test_why_of_a_job_that_no_operator_has_seen_sends_to_the_doctor() -> None:
+    raw = samples.job()
+    del raw["status"]
+    shown = causes.why(read_job(raw), (), samples.NOW, 1, "understudy")
+    assert shown.next_steps == ("check the operator: understudy doctor",)
+
+
+def test_a_timeline_is_in_the_order_of_time_and_has_each_fault_once() -> None:
+    found = job()
+    entries = timeline.timeline(found, recoveries_of(found, ()), samples.events())
+    assert [(entry.after, entry.kind) for entry in entries] == [
+        ("+0s", "Created"),
+        ("+58s", "CoordinatorAppointed"),
+        ("+60s", "Started"),
+        ("+2h50m", "Fault"),
+        ("+2h50m", "Resumed"),
+        ("+2h58m", "Fault"),
+        ("+2h58m", "NodeAvoided"),
+        ("+2h58m", "Resumed"),
+        ("+2h58m", "Ready"),
+        ("+2h58m", "SparesReady"),
+    ]
+
+
+def test_conditions_in_their_ordinary_state_are_not_in_a_timeline() -> None:
+    accepted = [samples.condition(kind, "False", "Accepted") for kind in ("Invalid", "Blocked", "Recovering")]
+    blocked = samples.condition("Blocked", "True", "QuotaExceeded", "the quota allows 2 pods")
+    found = job(conditions=[*accepted, samples.condition("Ready", "True", "Running")])
+    assert [entry.text for entry in timeline.timeline(found, (), ()) if entry.kind == "Ready"] == ["True (Running)"]
+    assert {entry.kind for entry in timeline.timeline(found, (), ())} == {"Created", "Started", "Ready"}
+    assert (
+        timeline.timeline(job(conditions=[blocked]), (), ())[-1].text == "True (QuotaExceeded): the quota allows 2 pods"
+    )
+
+
+def test_events_about_faults_count_if_the_status_has_none() -> None:
+    found = job(recoveries=[], lastRecovery=None)
+    assert "FaultDetected" in [entry.kind for entry in timeline.timeline(found, (), samples.events())]
+
+
+def test_the_end_of_a_job_is_in_its_timeline() -> None:
+    failed = samples.condition("Failed", "True", "FailedJobs", "worker 3 exited with 1")
+    found = job(conditions=[failed], completionTime="2026-11-20T11:59:00Z")
+    last = timeline.timeline(found, (), ())[-1]
+    assert (last.kind, last.text, last.is_warning) == ("Failed", "worker 3 exited with 1", True)
+
+
+def test_spares_have_the_reason_why_one_is_missing() -> None:
+    shown = spares.spares([job()], [read_pool(samples.pool())], map(read_pod, samples.pods()), samples.NOW)
+    assert [(row.owner, row.kind, row.ready, row.note) for row in shown.owners] == [
+        ("llm", "job", "0/1", "0 of 1 spares are ready: pod llm-spare-new1 starts"),
+        ("shared", "pool", "1/2", "1 of 2 spares are ready: no node has room"),
+    ]
+    assert [(row.name, row.state) for row in shown.pods] == [("llm-spare-new1", "ImagePullBackOff")]
+
+
+def test_jobs_without_spares_are_left_out() -> None:
+    assert spares.spares([job(spares={})], [], [], samples.NOW).owners == ()
+
+
+def test_nodes_with_findings_are_first_and_nodes_without_pods_and_findings_are_left_out() -> None:
+    rows = nodes.node_rows([job()], map(read_pod, samples.pods()), map(read_node, samples.nodes()), samples.NOW)
+    assert [(row.name, row.state, bool(row.findings), row.avoided_by) for row in rows] == [
+        ("node-a", "NotReady", True, ("llm",)),
+        ("node-d", "Ready", True, ()),
+        ("node-b", "Ready", False, ()),
+        ("node-c", "Ready", False, ()),
+    ]
+
+
+def test_the_state_of_a_node_is_not_known_without_the_right_to_read_it() -> None:
+    rows = nodes.node_rows([job()], map(read_pod, samples.pods()), None, samples.NOW)
+    assert {row.state for row in rows} == {"-"}
+
+
+def test_a_recovery_without_steps_has_no_pause() -> None:
+    recovery = Recovery("Process", "InPlace", running_at=5.0)
+    assert phrases.outcome(recovery, 6.0) == "InPlace, workers run again"
