@@ -32,6 +32,12 @@ _RANKS_PROGRAM = re.compile(_OF_RANKS)
 #: In a shell script, where a command begins: their names are also those of packages and folders.
 _RANKS_CALL = re.compile(rf"(?:^|[;&|(]|\bexec)[ \t]*(?:[^\s;&|(]{{0,255}}/)?({_OF_RANKS})(?=\s)", re.MULTILINE)
 _RANKS_MODULES = ("deepspeed.launcher.runner", "deepspeed.launcher.launch", "horovod.runner")
+#: A Python program, a program that is written in Python, or a script that may call one.
+_RUNS_PYTHON = re.compile(
+    r"(?:^|[\s/;&|(`\"'])(?:i?python[0-9.]*|torchrun|accelerate|deepspeed|uv|conda|poetry)(?:$|[\s;&|)`\"'])"
+    r"|\.(?:py|sh|bash)(?:$|[\s;&|)`\"'])",
+    re.MULTILINE,
+)
 NPROC_VARIABLE = "PET_NPROC_PER_NODE"
 
 
@@ -46,6 +52,11 @@ def may_call_torchrun(words: Sequence[str]) -> bool:
     """Also if the call is in a file, such as a shell script, that the words name."""
     rest = _without_env(words)
     return calls_torchrun(words) or not (rest and _PYTHON.fullmatch(os.path.basename(rest[0])))
+
+
+def may_run_python(words: Sequence[str]) -> bool:
+    """Whether the words name a Python program, or a script that may call one: then the image probably has Python."""
+    return any(_RUNS_PYTHON.search(word) for word in words)
 
 
 def text_calls_torchrun(text: str) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from understudy_protocol.command_words import (
     calls_torchrun,
     max_restarts,
+    may_run_python,
     nproc_text,
     program_of_ranks,
     text_calls_torchrun,
@@ -151,3 +152,20 @@ def test_a_megabyte_of_text_is_read_in_a_moment(part: str) -> None:
     program_of_ranks(["bash", "-c", text])
     nproc_text([text])
     assert time.process_time() - began < 5.0
+
+
+@pytest.mark.parametrize(
+    ("words", "may"),
+    [
+        (["python3.11", "train.py"], True),
+        (["/opt/venv/bin/python", "-m", "train"], True),
+        (["bash", "-c", "set -e; exec torchrun train.py"], True),
+        (["bash", "run.sh"], True),
+        (["uv", "run", "train"], True),
+        (["sleep", "100"], False),
+        (["bash", "-c", "echo python-free; sleep 5"], False),
+        (["/bin/sh", "-c", "hostname -f"], False),
+    ],
+)
+def test_a_command_that_names_a_python_program_or_a_script_may_run_python(words: list[str], may: bool) -> None:
+    assert may_run_python(words) is may

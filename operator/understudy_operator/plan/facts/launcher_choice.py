@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from understudy_operator.plan.facts.trainer import AUTO, describe_own_ranks, kubelet_restarts, workers_per_pod
+from understudy_operator.plan.facts.trainer import AUTO, describe_own_ranks, kubelet_restarts, words_of, workers_per_pod
+from understudy_protocol.command_words import may_run_python
 from understudy_protocol.pod import ANNOTATION_JOBSET_COMPATIBLE
 
 Raw = Mapping[str, Any]
@@ -123,6 +124,11 @@ def _obstacles(name: str, replicated: list[Raw]) -> Iterator[str]:
         yield (
             f"{field}.template.spec.containers[0] has no command, and the launcher cannot start an image's "
             f"ENTRYPOINT: set command, {again}"
+        )
+    elif not may_run_python(words_of(trainer)):
+        yield (
+            f"{field}.template.spec.containers[0].command names no Python program and no script, and the launcher "
+            f"needs Python in the image: set launcher: {{}} if the image has it, {again}"
         )
     if own_ranks := describe_own_ranks(trainer, AUTO, replicas * parallelism * workers_per_pod(trainer)):
         yield f"{field}.template.spec.containers[0]: {own_ranks}, {again}"

@@ -79,6 +79,10 @@ def test_the_default_is_reported_with_the_way_back_to_a_jobset():
             "replicatedJobs[0].template.spec.template.spec.containers[0] has no command, and the launcher cannot start",
         ),
         (
+            [a_group(pod={"containers": [TRAINER | {"command": ["bash", "-c", "echo python-free; sleep 5"]}]})],
+            "replicatedJobs[0].template.spec.template.spec.containers[0].command names no Python program and no script",
+        ),
+        (
             [a_group(pod={"containers": [TRAINER | {"command": ["deepspeed", "train.py"]}]})],
             "replicatedJobs[0].template.spec.template.spec.containers[0]: deepspeed starts the processes of a pod",
         ),
