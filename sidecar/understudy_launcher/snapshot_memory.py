@@ -9,14 +9,13 @@ only reads, so it cannot destroy what a worker writes meanwhile. The memory coun
 """
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import mmap
 import os
 import signal
 import struct
-import zlib
+from binascii import crc32  # a minimal build of Python may lack zlib
 from typing import Callable, NoReturn, Optional
 
 from understudy_launcher import forked, prctl
@@ -35,6 +34,7 @@ ORDER = struct.Struct("<12q")
 #: digest; the CRC-32 of all before
 HEADER = struct.Struct("<10q32sq")
 PENDING, STORAGE, MEMORY = 0, 1, 2  # the states of an order
+NO_SLOT = -1
 _STATE_OFFSET = 8 * 8
 _REASON_BYTES = 2000
 _MFD_CLOEXEC, _MFD_ALLOW_SEALING = 1, 2
@@ -43,7 +43,7 @@ _MAP_POPULATE = 0x8000
 
 
 class SnapshotMemory:
-    """Raises OSError if this kernel or Python has no sealed files in memory.
+    """Raises OSError if the kernel, libc or Python has no sealed files in memory.
 
     slot_bytes: the largest state of a rank. every: see `every` of the order page.
     """
@@ -88,8 +88,9 @@ class SnapshotMemory:
         slots = self._fence.choose(choice.saved)
         for local_rank, file in self.files.items():
             reason, slot, step, state = choice.reason.encode(errors="replace")[:_REASON_BYTES], 0, 0, STORAGE
-            if choice.saved is not None and local_rank in slots:
-                slot, step, state = slots[local_rank], choice.saved.step, MEMORY
+            if choice.saved is not None:
+                # No slot: load() has to fail then, because all other ranks restore the snapshot.
+                slot, step, state = slots.get(local_rank, NO_SLOT), choice.saved.step, MEMORY
             os.pwrite(file, reason, ORDER.size)
             os.pwrite(file, struct.pack("<3q", slot, step, len(reason)), _STATE_OFFSET + 8)
             os.pwrite(file, struct.pack("<q", state), _STATE_OFFSET)  # last: load() reads the others once it is set
@@ -118,13 +119,17 @@ def read_header(data: bytes) -> Optional[Header]:
     if len(data) != HEADER.size:
         return None
     magic, epoch, term, number, step, rank, world_size, _, _, _, digest, crc = HEADER.unpack(data)
-    if magic != MAGIC or crc != zlib.crc32(data[:-8]):
+    if magic != MAGIC or crc != crc32(data[:-8]):
         return None
     return Header(SavedStep(RoundToken(epoch, term, number), step), rank, world_size, digest)
 
 
 def _new_file(name: str, size: int) -> int:
     """A file in memory with a sealed size, under a high number. Raises OSError."""
+    try:
+        import ctypes  # some minimal builds of Python lack it
+    except ImportError:
+        raise OSError(errno.ENOSYS, "the container's Python has no ctypes") from None
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "memfd_create"):  # os.memfd_create is missing in a Python that was built for an old libc
         raise OSError(errno.ENOSYS, "the container's libc has no memfd_create (glibc 2.27 and musl 1.1.20 have it)")

@@ -30,7 +30,7 @@ import os
 import struct
 import sys
 import time
-import zlib
+from binascii import crc32
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
@@ -134,6 +134,8 @@ class _Memory:
         if state != MEMORY:
             self.reason = os.pread(self._fd, length, ORDER.size).decode(errors="replace")
             return None
+        if slot not in range(SLOTS):
+            raise DamagedSnapshotError(f"rank {self._rank} has no snapshot of step {step}, which all others restore")
         try:
             restored = self._read(slot, step)
         except Exception as error:
@@ -152,11 +154,11 @@ class _Memory:
         at = self._content(slot)
         header = os.pread(self._fd, HEADER.size, at - PAGE_BYTES)
         fields = HEADER.unpack(header)
-        if fields[0] != MAGIC or fields[11] != zlib.crc32(header[:-8]) or fields[4] != step:
+        if fields[0] != MAGIC or fields[11] != crc32(header[:-8]) or fields[4] != step:
             raise ValueError("its header has changed")
         names, structure_bytes, total, crc, digest = header[8:56], fields[7], fields[8], fields[9], fields[10]
         structure = os.pread(self._fd, structure_bytes, at)
-        if zlib.crc32(structure) != crc:
+        if crc32(structure) != crc:
             raise ValueError("its structure has changed")
         tree = torch.load(io.BytesIO(structure), map_location="meta", weights_only=True)
         tensors: list[torch.Tensor] = []
@@ -217,8 +219,8 @@ class _Memory:
         if not self._is_current():
             return False
         place = (*self._token, step, self._rank, self._world_size)
-        header = HEADER.pack(MAGIC, *place, len(structure), total, zlib.crc32(structure), digest.digest(), 0)[:-8]
-        _pwrite_bytes(self._fd, header + struct.pack("<q", zlib.crc32(header)), at - PAGE_BYTES)
+        header = HEADER.pack(MAGIC, *place, len(structure), total, crc32(structure), digest.digest(), 0)[:-8]
+        _pwrite_bytes(self._fd, header + struct.pack("<q", crc32(header)), at - PAGE_BYTES)
         self._target = 1 - slot
         return True
 
@@ -233,7 +235,7 @@ class _Memory:
         """Round and step of a slot's snapshot; () if it has none."""
         header = os.pread(self._fd, HEADER.size, self._content(slot) - PAGE_BYTES)
         fields = HEADER.unpack(header)
-        return fields[1:5] if fields[0] == MAGIC and fields[11] == zlib.crc32(header[:-8]) else ()
+        return fields[1:5] if fields[0] == MAGIC and fields[11] == crc32(header[:-8]) else ()
 
     def _clear(self, slot: int) -> None:
         _pwrite_bytes(self._fd, bytes(HEADER.size), self._content(slot) - PAGE_BYTES)

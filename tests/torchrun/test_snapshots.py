@@ -287,6 +287,12 @@ def test_a_flipped_bit_anywhere_is_refused_and_the_snapshot_is_discarded(
     assert used > 470_000
 
 
+def test_a_rank_without_the_snapshot_that_all_others_restore_fails(rounds: Rounds, worker: Callable[[], None]) -> None:
+    rounds.choose(SavedStep(token(0), 7))
+    with pytest.raises(snapshot.DamagedSnapshotError, match="rank 0 has no snapshot of step 7"):
+        snapshot.load()
+
+
 def test_a_structure_with_code_is_refused(rounds: Rounds, worker: Callable[[], None]) -> None:
     """As from a process that has replaced the structure, with the right digest."""
     import hashlib

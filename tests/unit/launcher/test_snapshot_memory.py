@@ -64,6 +64,12 @@ def test_whole_slots_are_found_and_the_chosen_one_is_in_the_order(memory: Snapsh
     assert order(memory)[3:] == (0, 1, 6, RANK, WORLD_SIZE, 2, 1, 7, 0)
 
 
+def test_a_rank_without_the_chosen_snapshot_gets_no_slot(memory: SnapshotMemory) -> None:
+    memory.start(start(5))
+    memory.choose(RestoreChoice(SavedStep(token(4), 7)))
+    assert order(memory)[8:] == (2, -1, 7, 0)
+
+
 def test_the_reason_for_storage_is_in_the_order(memory: SnapshotMemory) -> None:
     memory.start(start(5))
     memory.choose(RestoreChoice(None, "no pod has a snapshot"))
