@@ -29,6 +29,7 @@ _INTERNAL = (
     pod.ENV_SHIPPED_FOLDER,
     pod.ENV_VERDICT_FOLDER,
     pod.ENV_LISTEN,
+    pod.ENV_PORT,
     pod.ENV_MODE,
     pod.ENV_TORCHRUN_SOCKET,
     pod.ENV_NNODES,

@@ -175,7 +175,10 @@ class Launched:
 
     def join(self) -> LauncherHello:
         self.sidecar.listen()
-        return self.sidecar.accept()
+        try:
+            return self.sidecar.accept()
+        except TimeoutError as error:
+            raise AssertionError(f"no launcher has connected; exit code {self.process.poll()}:\n{self.err}") from error
 
     def path(self, name: str) -> Path:
         """A file of the test, for its workers' output."""
