@@ -37,6 +37,7 @@ class PooledTraining(Training):
     def _localize(self, job: Raw) -> None:
         super()._localize(job)
         job["spec"]["spares"] = {"replicas": 0} | ({"pool": self.pool} if self.pool else {})
+        job["spec"].pop("snapshots", None)  # a pool's spare has no memory for them
 
 
 @dataclass
