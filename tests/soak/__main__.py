@@ -24,6 +24,9 @@ RESULT = CHECKOUT / "benchmarks" / "results" / "soak.json"
 def report(journal: Path) -> int:
     """Write and print the report. Returns 1 if an invariant was broken."""
     result = summary(read_journal(journal))
+    if not result["pieces"]:
+        print("stopped before the first fault: there is nothing to report, and the former report stays")
+        return 0
     RESULT.parent.mkdir(parents=True, exist_ok=True)
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
     for rows in (run_rows(result), fault_rows(result), check_rows(result)):

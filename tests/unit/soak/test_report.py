@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import pytest
+
+from tests.soak import __main__ as soak
 from tests.soak.report import check_rows, fault_rows, run_rows, summary
 
 VIOLATION = {"event": "violation", "number": 2, "invariant": "truth", "sentences": ["seconds: …"], "evidence": "/e/2"}
@@ -59,3 +63,12 @@ def test_processes_of_two_pieces_have_no_common_trend() -> None:
     assert of_one["trends"]["steepest"]["MB"]["per_hour"] > 40
     # and a leak is a violation
     assert [violation["invariant"] for violation in of_one["violations"]] == ["leaks"]
+
+
+def test_a_soak_without_a_fault_keeps_the_former_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a report, and the journal of a soak that was stopped while it prepared its jobs
+    former = tmp_path / "soak.json"
+    former.write_text("{}")
+    monkeypatch.setattr(soak, "RESULT", former)
+    assert soak.report(tmp_path / "no-journal") == 0
+    assert former.read_text() == "{}"
