@@ -131,7 +131,7 @@ def measure_kills(kills: int) -> Iterator[Sample]:
         size = f"{KILLED_STATE_MB + 8}Mi"
         options = ["--nodes", "2", "--nproc", "2", "--spares", "0", "--snapshots", size, "--plain"]
         command = [sys.executable, "-u", str(folder / "train.py"), str(folder), str(KILLED_STATE_MB)]
-        local = [sys.executable, "-m", "understudy_local", "local"]
+        local = [sys.executable, "-m", "understudy_cli", "local"]
         with (folder / "log").open("wb") as log:
             job = subprocess.Popen(
                 [*local, *options, "--", *command], env=_environment(), stdout=log, stderr=subprocess.STDOUT

@@ -46,7 +46,7 @@ def test_the_columns_name_the_first_failure_and_the_cost(cluster: "ApiServer") -
     values = ["llm", "Process", "llm-workers-0-1-abcde", "12", "SpareSwap", "Recovered", "1.25"]
     assert row.split()[:-1] == ["llm-20261120-100000-0a1b2", *values]
     wide = cluster.kubectl("get", "recoveries", "-o", "wide").stdout.splitlines()
-    assert {"NODE", "ROUND", "GPU-SECONDS", "STEPS-LOST", "MESSAGE"} < set(wide[0].split())
+    assert {"NODE", "ROUND", "GPU-SECONDS", "LOST-STEPS", "MESSAGE"} < set(wide[0].split())
     assert {"node-7", "4", "20", "3"} < set(wide[1].split())
     explained = cluster.kubectl("explain", "recovery.cause.traceback").stdout
     assert "Python traceback" in " ".join(explained.split())

@@ -16,7 +16,7 @@ from tests.unit.launcher.fake_sidecar import plain_environment, wait_for
 
 pytestmark = pytest.mark.timeout(400)
 
-UNDERSTUDY = (sys.executable, "-m", "understudy_local", "local")
+UNDERSTUDY = (sys.executable, "-m", "understudy_cli", "local")
 #: Appends a line for the start of each round, and for each step. The state has the sum of all steps.
 SCRIPT = """
 import os, time
