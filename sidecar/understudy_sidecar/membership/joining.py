@@ -1,8 +1,8 @@
 """Members join, rejoin, and disconnect.
 
 Rules: one link per pod; a newer one replaces it. A member that rejoins before it counts as lost keeps its rank, and
-gets the assignment that it has missed. If its rank was given away, it is a spare; if it was evicted, it gets Evicted
-again and is no member. A link that went silent makes the member a suspect; a link that a kernel closed, or a launcher
+gets the assignment that it has missed. If its rank was given away, it is a spare; if nobody has it yet, the next round
+decides, and the member keeps what it has until then. If it was evicted, it gets Evicted again and is no member. A link that went silent makes the member a suspect; a link that a kernel closed, or a launcher
 that ended, is a loss. While a coordinator that was paused does not know whether its members still follow it, a closed
 link is no loss: the member may have called another coordinator, and may return.
 """
@@ -140,7 +140,10 @@ def _resume(state: CoordinatorState, member: MemberRecord, link: int, join: m.Jo
         state.send(member, member.assign)
         return
     member.workers = join.workers
-    if member.group_rank is None or state.round.phase is not Phase.RUNNING:
+    if state.round.phase is not Phase.RUNNING:
+        return
+    if member.group_rank is None:
+        stand_by(state, member)
         return
     round_progress.on_acked(state, member)
     restoring.on_report(state, member, join.saved, started=join.workers is not WorkersState.STARTING)
@@ -171,13 +174,31 @@ def _admit(state: CoordinatorState, link: int, join: m.Join, now: float) -> None
     if claims and state.round.phase is Phase.WAITING and state.round.is_first:
         state.round.rebuild()  # the operator did not know of the round of this job
         return
-    if claims or join.workers is not WorkersState.IDLE:
+    if claims and _is_vacant(state, join):
+        member.has_returned = True
+    elif claims or join.workers is not WorkersState.IDLE:
         send_standby(state, member, join.token)
 
 
 def _store_port(join: m.Join) -> int | None:
     """0 for a store that another coordinator may have used in a round that is unknown here: see RenewStore."""
     return join.store_port if join.store_port is None or join.term == NO_TERM else 0
+
+
+def _is_vacant(state: CoordinatorState, join: m.Join) -> bool:
+    """Whether nobody has the rank that this member had in the newest round."""
+    if state.round.phase is not Phase.WAITING or join.token != state.round.token or join.group_rank is None:
+        return False
+    return join.group_rank < len(state.roster.holders) and state.roster.holders[join.group_rank] is None
+
+
+def stand_by(state: CoordinatorState, member: MemberRecord) -> None:
+    """A round was formed. A member that had returned, and got no rank, is a spare now."""
+    if not member.has_returned or member.link is None:
+        return
+    member.has_returned = False
+    if member.group_rank is None:
+        send_standby(state, member, member.join.token)
 
 
 def send_standby(state: CoordinatorState, member: MemberRecord, token: RoundToken) -> None:

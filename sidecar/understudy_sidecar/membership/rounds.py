@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from understudy_protocol import membership as m
 from understudy_protocol.addresses import split_port
 from understudy_protocol.enums import NO_ROUND, RoundToken, Strategy, WorkersState
-from understudy_sidecar.membership import config_change, leaving, restoring
+from understudy_sidecar.membership import config_change, joining, leaving, restoring
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.placement import Placement, RankCandidate, place
 from understudy_sidecar.membership.roster import MemberRecord
@@ -169,6 +169,8 @@ def _form_round(state: CoordinatorState, placement: Placement, now: float) -> No
     state.silence.new_round(size, now)
     leaving.on_round(state)
     _assign(state)
+    for member in roster.members.values():
+        joining.stand_by(state, member)
     config_change.report_round(state, now)
     state.on_members_changed(now)
     suffix = f" ({strategy.value})" if state.recovery_log.open else ""

@@ -7,8 +7,8 @@ import pytest
 from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import CloseReason, Fault, RoundToken, Strategy, WorkersState
-from understudy_protocol.observer import ForkFallbacks
-from understudy_sidecar.membership.events import Received
+from understudy_protocol.observer import ForkFallbacks, NodeFact, Nodes
+from understudy_sidecar.membership.events import FromOperator, Received
 from understudy_sidecar.membership.round_state import Phase
 
 CLOSE_ACK_S = 3.0
@@ -188,6 +188,7 @@ def test_peers_that_fail_before_the_loss_of_their_neighbor_is_known_are_not_char
     driven.drop("active-0")
     assert (driven.recovery().fault, driven.recovery().cause.pod) == (Fault.POD, "active-0")
     driven.report_started("spare-0", "active-1")
+    driven.report_step("spare-0")
     driven.report_step("active-1")
     driven.fail_worker("active-1")  # the one that is allowed
     assert driven.recovery().reason == "restart 1 of 1 within 1 h"
@@ -215,6 +216,56 @@ def test_a_member_that_was_replaced_waits_as_a_spare() -> None:
     assert driven.lost_pods() == {}
     driven.drop("active-1")
     assert driven.assigned() == {"spare-0": 0, "active-0": 1}
+
+
+def test_a_member_that_returns_before_anybody_has_its_ranks_is_not_made_a_spare() -> None:
+    """Found by the simulation (seed 560564): it got its ranks again at once, but had given up its snapshots."""
+    # given two lost members, whose ranks nobody can take
+    driven = running(actives=3, spares=0)
+    driven.drop("active-0")
+    driven.drop("active-1")
+    # when both return from the newest round
+    driven.join("active-0", R0, 0, WorkersState.RUNNING)
+    driven.join("active-1", R0, 1, WorkersState.RUNNING)
+    # then the next round has them
+    assert driven.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2}
+    assert [driven.take(name, m.Standby) for name in ("active-0", "active-1")] == [[], []]
+
+
+@pytest.mark.parametrize("is_connected", [True, False])
+def test_a_member_that_has_returned_is_a_spare_once_another_one_has_its_ranks(is_connected: bool) -> None:
+    # given a lost member that has returned, and gets no rank because its node is broken
+    driven = running(spares=0)
+    driven.drop("active-0")
+    driven.do(FromOperator(Nodes((NodeFact("node-of-active-0", hardware_finding="Xid 79"),))))
+    driven.join("active-0", R0, 0, WorkersState.RUNNING)
+    assert driven.take("active-0", m.Standby) == []
+    if not is_connected:
+        driven.drop("active-0", silent=True)
+    # when a spare takes its ranks
+    driven.join("spare-0")
+    assert driven.assigned() == {"spare-0": 0, "active-1": 1}
+    # then its workers have to stop, once
+    if not is_connected:
+        driven.join("active-0", R0, 0, WorkersState.RUNNING)
+    assert driven.take("active-0", m.Standby) == [m.Standby(driven.token)]
+    driven.report_started("spare-0", "active-1")
+    driven.report_step("spare-0")
+    driven.fail_worker("active-1")
+    assert driven.assigned() == {"spare-0": 0, "active-1": 1}
+    assert driven.take("active-0", m.Standby) == []
+
+
+def test_a_member_that_returns_from_an_older_round_is_a_spare_although_ranks_are_vacant() -> None:
+    # given a job in its second round, and a lost member
+    driven = running(actives=3, spares=0)
+    driven.fail_worker("active-2")
+    driven.drop("active-0")
+    driven.drop("active-1")
+    driven.sent.clear()
+    # when it returns, and knows only the first round
+    driven.join("active-0", R0, 0, WorkersState.RUNNING)
+    assert driven.take("active-0", m.Standby) == [m.Standby(driven.token)]
 
 
 def test_a_member_whose_fence_has_stopped_its_workers_waits_as_a_spare() -> None:
