@@ -2,9 +2,10 @@
 
 Rules: one link per pod; a newer one replaces it. A member that rejoins before it counts as lost keeps its rank, and
 gets the assignment that it has missed. If its rank was given away, it is a spare; if nobody has it yet, the next round
-decides, and the member keeps what it has until then. If it was evicted, it gets Evicted again and is no member. A link that went silent makes the member a suspect; a link that a kernel closed, or a launcher
-that ended, is a loss. While a coordinator that was paused does not know whether its members still follow it, a closed
-link is no loss: the member may have called another coordinator, and may return.
+decides, and the member keeps what it has until then. If it was evicted, it gets Evicted again and is no member. A link
+that went silent makes the member a suspect; a link that a kernel closed, or a launcher that ended, is a loss. While a
+coordinator that was paused does not know whether its members still follow it, a closed link is no loss: the member may
+have called another coordinator, and may return.
 """
 
 from understudy_protocol import membership as m
