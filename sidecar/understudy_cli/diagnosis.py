@@ -19,6 +19,8 @@ _RIGHTS = (
     ("watch", "trainingjobs", "understudy.dev", "", False),
     ("list", "injectedjobs", "understudy.dev", "", False),
     ("list", "hotsparepools", "understudy.dev", "", False),
+    ("list", "recoveries", "understudy.dev", "", False),
+    ("watch", "recoveries", "understudy.dev", "", False),
     ("list", "pods", "", "", False),
     ("get", "pods", "", "log", False),
     ("list", "events", "", "", False),

@@ -53,8 +53,11 @@ class Recovery:
     traceback: tuple[str, ...] = ()
     consequences: tuple[Cause, ...] = ()
     consequence_count: int = 0
+    restored_from: str = ""
+    restore_reason: str = ""
     lost_steps: int | None = None
     gpu_seconds_lost: float | None = None
+    rank_seconds_lost: float | None = None
 
     @property
     def ended_at(self) -> float | None:

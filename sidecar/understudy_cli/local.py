@@ -158,15 +158,6 @@ def kill(
     typer.echo(_asked(lambda: runs.kill(target, name)))
 
 
-@local.command("show", epilog="Example: understudy local show")
-def show_members(name: RunOption = "") -> None:
-    """Print the members and their ranks."""
-    from understudy_local import run as runs
-
-    for line in _asked(lambda: runs.members(name)):
-        typer.echo(line)
-
-
 @local.command("get", epilog="Example: understudy local get -w")
 def get(
     name: Run = "",

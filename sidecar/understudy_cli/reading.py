@@ -67,8 +67,11 @@ def read_recovery(raw: Raw) -> Recovery:
         traceback=fields.lines(raw, "cause", "traceback"),
         consequences=consequences,
         consequence_count=max(len(consequences), fields.count(raw, "consequenceCount")),
+        restored_from=fields.text(raw, "restoredFrom", limit=40),
+        restore_reason=fields.text(raw, "restoreReason"),
         lost_steps=fields.number(raw, "lostSteps"),
         gpu_seconds_lost=fields.decimal(raw, "gpuSecondsLost"),
+        rank_seconds_lost=fields.decimal(raw, "rankSecondsLost"),
     )
 
 

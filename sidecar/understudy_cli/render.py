@@ -182,6 +182,7 @@ def _explanation(fault: Explanation) -> RenderableType:
         ("Strategy", Text(f"{fault.strategy}{number}")),
         ("Reason", Text(fault.reason)),
         ("Pause", Text(fault.pause)),
+        ("Restored from", Text(fault.restored)),
         ("Lost", Text(fault.lost)),
     ]
     for name, text in rows:

@@ -51,14 +51,6 @@ def kill(target: str, name: str) -> str:
     return f"run {folder.name}: killed {control.ask(folder.control, {'kill': target})['killed']}"
 
 
-def members(name: str) -> list[str]:
-    """The members of a run, one a line. Raises UsageError."""
-    rows = control.ask(run_folder.active(name).control, {"show": True})["members"]
-    marks = ["  coordinates" if row["coordinates"] else "" for row in rows]
-    lines = [f"{row['node']:8}  {row['role']:6}  {row['ranks']:8}  {row['state']}" for row in rows]
-    return [f"{line}{mark}".rstrip() for line, mark in zip(lines, marks, strict=True)]
-
-
 def _run_job(options: Options, folder: RunFolder, keeper_alive: int) -> int:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve(options, folder, keeper_alive))

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.torchrun import auto
 from tests.torchrun.job import LIMIT_S
-from tests.unit.launcher.fake_sidecar import plain_environment, wait_for
+from tests.torchrun.local_run import Start, kill, local_runs
+from tests.unit.launcher.fake_sidecar import wait_for
 
 pytestmark = pytest.mark.timeout(400)
 
-UNDERSTUDY = (sys.executable, "-m", "understudy_cli", "local")
 #: Appends a line for the start of each round, and for each step. The state has the sum of all steps.
 SCRIPT = """
 import os, time
@@ -44,41 +41,12 @@ while True:
 dist.destroy_process_group()
 """
 
-Start = Callable[..., "subprocess.Popen[bytes]"]
-
 
 @pytest.fixture
 def start(tmp_path: Path, torch: Path) -> Iterator[Start]:
-    """Starts two members of two workers with memory for snapshots; {train} in the words is the path of the script."""
-    auto.torchrun_script(tmp_path)
-    (tmp_path / "train.py").write_text(SCRIPT)
-    env = plain_environment() | {
-        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
-        "PYTHONPATH": f"{torch}:{os.environ.get('PYTHONPATH', '')}",
-        "HERE": str(tmp_path),
-        "OMP_NUM_THREADS": "1",
-    }
-    started = []
-
-    def begin(*words: str) -> subprocess.Popen[bytes]:
-        command = [word.replace("{train}", str(tmp_path / "train.py")) for word in words]
-        own = [*UNDERSTUDY, "--plain", "--name", name(), "--nodes", "2", "--nproc", "2", "--snapshots", "1Mi"]
-        with (tmp_path / "log").open("wb") as log:
-            started.append(subprocess.Popen([*own, *command], env=env, stdout=log, stderr=subprocess.STDOUT))
-        return started[-1]
-
-    yield begin
-    for process in started:
-        process.terminate()
-        process.wait(LIMIT_S)
-
-
-def name() -> str:
-    return f"snapshots-{os.getpid()}"
-
-
-def kill(target: str) -> None:
-    subprocess.run([*UNDERSTUDY, "kill", "--run", name(), target], capture_output=True, check=True)
+    """Two members of two workers, with memory for snapshots."""
+    with local_runs(tmp_path, torch, SCRIPT, "--nodes", "2", "--nproc", "2", "--snapshots", "1Mi") as begin:
+        yield begin
 
 
 def notes(folder: Path, number: int, steps: int) -> list[list[list[str]]]:

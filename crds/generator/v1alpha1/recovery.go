@@ -82,8 +82,16 @@ type Recovery struct {
 	// +optional
 	PauseSeconds *float64 `json:"pauseSeconds,omitempty"`
 
-	// Steps that the training had made before the fault and repeated after it, because
-	// they were newer than the checkpoint. Empty if the coordinator does not know both
+	// In a job with snapshots: where the workers of the round restored the training from.
+	// +optional
+	RestoredFrom Tier `json:"restoredFrom,omitempty"`
+
+	// Why the workers restored no snapshot.
+	// +optional
+	RestoreReason string `json:"restoreReason,omitempty"`
+
+	// Steps that the training had made before the fault and made again after it, because
+	// they were newer than what it restored. Empty if the coordinator does not know both
 	// steps.
 	// +optional
 	LostSteps *int64 `json:"lostSteps,omitempty"`

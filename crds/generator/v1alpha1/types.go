@@ -1288,8 +1288,9 @@ type RecoveryStatus struct {
 	// +optional
 	RestoreReason string `json:"restoreReason,omitempty"`
 
-	// In a job with snapshots: how many steps the round had to make again. Empty if the
-	// workers report no steps.
+	// Steps that the training had made before the fault and made again after it, because
+	// they were newer than what it restored. Empty if the coordinator does not know both
+	// steps.
 	// +optional
 	LostSteps *int32 `json:"lostSteps,omitempty"`
 }

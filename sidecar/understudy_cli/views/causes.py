@@ -19,6 +19,7 @@ class Explanation:
     strategy: str
     reason: str
     pause: str
+    restored: str
     lost: str
     round: int | None
     is_open: bool
@@ -79,6 +80,7 @@ def _explained(recovery: Recovery, now: float) -> Explanation:
         strategy=recovery.strategy or "none yet: no pod is available for the lost ranks",
         reason=recovery.reason,
         pause=pause,
+        restored=": ".join(filter(None, (recovery.restored_from, recovery.restore_reason))),
         lost=_lost(recovery),
         round=recovery.round,
         is_open=recovery.is_open,
@@ -91,6 +93,8 @@ def _lost(recovery: Recovery) -> str:
     parts = [] if recovery.lost_steps is None else [f"{recovery.lost_steps} steps"]
     if recovery.gpu_seconds_lost is not None:
         parts.append(f"{recovery.gpu_seconds_lost:.0f} GPU-seconds")
+    elif recovery.rank_seconds_lost is not None:
+        parts.append(f"{recovery.rank_seconds_lost:.0f} rank-seconds")
     return ", ".join(parts)
 
 

@@ -18,7 +18,7 @@ from understudy_cli.views.phrases import duration
 
 #: The oldest minor version of Kubernetes 1 (docs/reference/support.md).
 OLDEST_KUBERNETES = 30
-KINDS = ("trainingjobs", "injectedjobs", "hotsparepools")
+KINDS = ("trainingjobs", "injectedjobs", "hotsparepools", "recoveries")
 #: A leader renews its Lease every 2 s, and loses it after 15 s. The clocks of this machine and the cluster may differ.
 LEASE_SILENCE_S = 60.0
 #: Self-signed certificates are renewed a month before they expire.

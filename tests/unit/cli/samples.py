@@ -67,6 +67,8 @@ def recovery_object() -> dict[str, Any]:
         "pauseSeconds": 1.25,
         "lostSteps": 12,
         "gpuSecondsLost": 20.0,
+        "restoredFrom": "Storage",
+        "restoreReason": "llm-workers-0-0 has no snapshot of its ranks",
     }
 
 
@@ -240,7 +242,7 @@ def installation(**changes: Any) -> Installation:
     """An installation whose webhook has no certificate and no pod, seen by an account that may not list nodes."""
     healthy: dict[str, Any] = {
         "version": {"major": "1", "minor": "36", "gitVersion": "v1.36.0"},
-        "served": ["trainingjobs", "injectedjobs", "hotsparepools"],
+        "served": ["trainingjobs", "injectedjobs", "hotsparepools", "recoveries"],
         "rights": {"list pods": True, "list nodes": False},
         "deployments": [deployment("understudy-operator", 2), deployment("understudy-webhook", 0)],
         "lease": {"spec": {"holderIdentity": "understudy-operator-7d4", "renewTime": "2026-11-20T11:59:58.000000Z"}},

@@ -20,6 +20,7 @@ from understudy_operator.plan.facts.status import (
     Seconds,
     Signed,
     StrategyName,
+    TierName,
     read_record,
     written,
 )
@@ -76,6 +77,8 @@ class RecoveryFields(Record, frozen=True):
     running_at: Time | None = None
     resumed_at: Time | None = None
     pause_seconds: Seconds | None = None
+    restored_from: TierName | None = None
+    restore_reason: str = ""
     lost_steps: Number | None = None
     gpu_seconds_lost: Seconds | None = msgspec.field(default=None, name="gpuSecondsLost")
     rank_seconds_lost: Seconds | None = None

@@ -9,7 +9,8 @@ Rules:
 - A fault costs one creation, and usually at most two updates: an open object is updated when its strategy or its cause
   changes, and when the recovery ends. Details that arrive in between go with these updates.
 - A detail that was written stays, because a new coordinator does not know it: the traceback of the same worker, the
-  consequences, the steps lost. So does the cost, which is computed once: the size of the job may change later.
+  consequences, the steps lost, what was restored. So does the cost, which is computed once: the size of the job may
+  change later.
 - An open object that status does not have any more was dropped by a suspension, unless it is older than the ten entries
   that status has room for.
 - The newest `limit` objects are kept, also among those that are still to be created.
@@ -155,6 +156,9 @@ def _fields(
         running_at=entry.running_at,
         resumed_at=entry.resumed_at,
         pause_seconds=entry.pause_seconds,
+        restored_from=entry.restored_from,
+        restore_reason=entry.restore_reason,
+        lost_steps=entry.lost_steps,
     )
     if reported is not None:
         fields = _with_details(fields, reported)
@@ -176,7 +180,6 @@ def _with_details(fields: RecoveryFields, reported: Recovery) -> RecoveryFields:
         cause=replace(fields.cause, traceback=traceback),
         consequences=consequences,
         consequence_count=max(reported.consequence_count, len(consequences)),
-        lost_steps=reported.lost_steps,
     )
 
 
@@ -216,12 +219,15 @@ def _merged(known: RecoveryFields, wanted: RecoveryFields) -> RecoveryFields:
     if not cause.traceback and (cause.pod, cause.rank) == (known.cause.pod, known.cause.rank):
         cause = replace(cause, traceback=known.cause.traceback)
     has_more = wanted.consequence_count >= known.consequence_count
+    is_restored = wanted.restored_from is not None
     has_cost = known.gpu_seconds_lost is not None or known.rank_seconds_lost is not None
     return replace(
         wanted,
         cause=cause,
         consequences=wanted.consequences if has_more else known.consequences,
         consequence_count=max(wanted.consequence_count, known.consequence_count),
+        restored_from=wanted.restored_from if is_restored else known.restored_from,
+        restore_reason=wanted.restore_reason if is_restored else known.restore_reason,
         lost_steps=known.lost_steps if wanted.lost_steps is None else wanted.lost_steps,
         gpu_seconds_lost=known.gpu_seconds_lost if has_cost else wanted.gpu_seconds_lost,
         rank_seconds_lost=known.rank_seconds_lost if has_cost else wanted.rank_seconds_lost,

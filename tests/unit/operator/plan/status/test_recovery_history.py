@@ -46,7 +46,7 @@ from understudy_operator.plan.status.recovery_history import (
 )
 from understudy_operator.plan.status.status import plan_status
 from understudy_operator.plan.times.rfc3339 import micro_time
-from understudy_protocol.enums import Fault, Strategy
+from understudy_protocol.enums import Fault, Strategy, Tier
 from understudy_protocol.observer import Consequence, Recovery
 
 TRACEBACK = 'File "train.py", line 7, in <module>\nRuntimeError: boom'
@@ -139,6 +139,19 @@ def test_the_cost_is_not_known_while_a_pod_with_a_rank_is_not() -> None:
     assert history is not None
     (fields,) = history.objects.values()
     assert (fields.gpu_seconds_lost, fields.rank_seconds_lost) == (None, None)
+
+
+def test_what_was_restored_stays_although_a_new_coordinator_does_not_know_it() -> None:
+    # given a fault of a job with snapshots, after which the training was restored from storage
+    restored = replace(RESUMED, tier=Tier.STORAGE, tier_reason="a1 has no snapshot of its ranks", lost_steps=7)
+    given = Objects()
+    given.write(history_of(replace(OPEN, consequence_count=2)))
+    given.write(history_of(replace(restored, resumed_at=None, pause_s=None)))
+    # when the next coordinator ends it
+    given.write(history_of(replace(RESUMED, lost_steps=None)))
+    (fields,) = given.fields()
+    assert (fields.restored_from, fields.restore_reason) == ("Storage", "a1 has no snapshot of its ranks")
+    assert (fields.lost_steps, fields.outcome) == (7, Outcome.RECOVERED)
 
 
 def test_status_does_not_repeat_the_traceback_and_the_consequences() -> None:
