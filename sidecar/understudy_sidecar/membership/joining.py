@@ -187,10 +187,15 @@ def _store_port(join: m.Join) -> int | None:
 
 
 def _is_vacant(state: CoordinatorState, join: m.Join) -> bool:
-    """Whether nobody has the rank that this member had in the newest round."""
-    if state.round.phase is not Phase.WAITING or join.token != state.round.token or join.group_rank is None:
+    """Whether nobody has this member's rank, and nobody else had it in the newest round. The member may not know that
+    round: its assignment may not have reached it.
+    """
+    rank, roster = join.group_rank, state.roster
+    if state.round.phase is not Phase.WAITING or rank is None or rank >= len(roster.holders):
         return False
-    return join.group_rank < len(state.roster.holders) and state.roster.holders[join.group_rank] is None
+    last = roster.last_holders.get(rank)
+    had_it = join.token == state.round.token or (last is not None and last.pod_uid == join.pod_uid)
+    return had_it and roster.holders[rank] is None
 
 
 def stand_by(state: CoordinatorState, member: MemberRecord) -> None:
@@ -204,4 +209,4 @@ def stand_by(state: CoordinatorState, member: MemberRecord) -> None:
 
 def send_standby(state: CoordinatorState, member: MemberRecord, token: RoundToken) -> None:
     state.send(member, m.Standby(state.round.token))
-    state.log(f"{member.name} rejoins from round {token}, but another member has its ranks: it is a spare")
+    state.log(f"{member.name} rejoins from round {token}; another member got its ranks later, so it is a spare now")

@@ -27,7 +27,7 @@ class MemberRecord:
     master_port: int
     store_port: int | None
     group_rank: int | None = None
-    has_returned: bool = False  # it has no rank, and the one that it had in the newest round was vacant when it joined
+    has_returned: bool = False  # it has no rank, and the one that it had last was vacant when it joined
     failure: WorkerFailed | None = None  # of a claimed round, reported before the round was adopted
     saved: SavedSteps | None = field(init=False)  # its snapshots for the round of its Join
     assign: Assign | None = None  # of the running round; sent again to a member that reconnects without it

@@ -38,10 +38,12 @@ os.set_inheritable(launcher.fileno(), True)
 wait = os.path.join(os.environ["HERE"], "python/understudy_torchrun/wait.py")
 os.execv(sys.executable, [sys.executable, "-I", "-S", wait, str(launcher.fileno())])
 """
-#: Prints the parts of its environment that the script may have changed, and waits for the file `stop`.
+#: Prints the parts of its environment that the script may have changed, and waits for the file `stop`. One write, so
+#: that no line of the launcher lies within it: print() of an unbuffered Python writes each argument by itself.
 TRAIN = """
 import os, sys, time
-print(os.environ["COLOR"], os.getcwd() == os.environ["HERE"], os.environ.get("PET_RDZV_BACKEND"), flush=True)
+found = os.environ["COLOR"], os.getcwd() == os.environ["HERE"], os.environ.get("PET_RDZV_BACKEND")
+os.write(1, f"{found[0]} {found[1]} {found[2]}\\n".encode())
 open(os.environ["HERE"] + "/pids", "a").write(f"{os.getpid()}\\n")
 while not os.path.exists(os.environ["HERE"] + "/stop"): time.sleep(0.02)
 """

@@ -256,14 +256,27 @@ def test_a_member_that_has_returned_is_a_spare_once_another_one_has_its_ranks(is
     assert driven.take("active-0", m.Standby) == []
 
 
-def test_a_member_that_returns_from_an_older_round_is_a_spare_although_ranks_are_vacant() -> None:
-    # given a job in its second round, and a lost member
+def test_a_member_that_missed_its_last_assignment_is_not_made_a_spare_when_it_returns() -> None:
+    """Found by the simulation (seed 567977): it had its ranks in the newest round too, and gave up its snapshots."""
+    # given a second round whose assignment does not reach active-0, which is lost then; another member too
     driven = running(actives=3, spares=0)
     driven.fail_worker("active-2")
     driven.drop("active-0")
     driven.drop("active-1")
     driven.sent.clear()
     # when it returns, and knows only the first round
+    driven.join("active-0", R0, 0, WorkersState.RUNNING)
+    assert driven.take("active-0", m.Standby) == []
+
+
+def test_a_member_that_returns_from_an_older_round_is_a_spare_if_another_one_had_its_ranks_since() -> None:
+    # given a second round in which a spare has the ranks of active-0, and is lost too
+    driven = running(actives=3, spares=1)
+    driven.drop("active-0")
+    driven.drop("active-1")
+    driven.drop("spare-0")
+    driven.sent.clear()
+    # when active-0 returns, and knows only the first round
     driven.join("active-0", R0, 0, WorkersState.RUNNING)
     assert driven.take("active-0", m.Standby) == [m.Standby(driven.token)]
 
