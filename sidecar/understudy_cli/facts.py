@@ -122,6 +122,10 @@ class Job:
         return any(fields.text(owner, "uid") == self.uid for owner in owners)
 
     @property
+    def has_ended(self) -> bool:
+        return self.is_true("Completed") or self.is_true("Failed")
+
+    @property
     def pod_selector(self) -> str:
         if self.kind == TRAINING_JOB:
             return f"{names.LABEL_JOB_UID}={self.uid}"

@@ -66,11 +66,20 @@ class NodeFact:
 
 
 @dataclass(frozen=True)
+class DrainRequest:
+    """A user wants this pod to give its ranks to a spare, while it still trains."""
+
+    pod_uid: str
+    reason: str  # the user's; may be any text
+
+
+@dataclass(frozen=True)
 class Nodes:
-    """The verdicts of all nodes of the job's pods. They replace those of the message before."""
+    """The verdicts of all nodes of the job's pods, and the drains. They replace those of the message before."""
 
     facts: tuple[NodeFact, ...]
     at: float = 0.0  # when they were valid; 0: not known
+    drains: tuple[DrainRequest, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ LABEL_COORDINATOR = f"{GROUP}/coordinator"  # "true" on one pod a job; the Servi
 LABEL_REPLICATED_JOB = f"{GROUP}/replicated-job"
 LABEL_ATTEMPT = f"{GROUP}/attempt"  # the newest epoch before this attempt; not set in the first attempt
 ANNOTATION_GROUP_RANK = f"{GROUP}/group-rank"
+ANNOTATION_DRAIN = f"{GROUP}/drain"  # of a pod: why a spare shall take its ranks; "" or "false": it keeps them
 
 ANNOTATION_AVOIDED_NODES = f"{GROUP}/avoided-nodes"  # of a pod: the nodes that it must avoid, with commas between
 ANNOTATION_LEAST_PREFERRED_NODES = f"{GROUP}/least-preferred-nodes"  # the nodes that it gets only if no other is free

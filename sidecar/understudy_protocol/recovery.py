@@ -14,6 +14,8 @@ MAX_CONSEQUENCES = 16
 MAX_CONSEQUENCE_CHARS = 200
 #: Recovery.reason of a member that was swapped because of its node's verdict, and not because of a fault.
 SWAP_REASON = "it is swapped before it fails"
+#: Recovery.reason of a member that was swapped because a user drained its pod.
+DRAIN_REASON = "a user drains its pod"
 
 
 @dataclass(frozen=True)

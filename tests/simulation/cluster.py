@@ -63,6 +63,7 @@ class SimulatedCluster:
     culprits: set[str] = field(default_factory=set)  # names of the pods of such workers
     hangs: set[float] = field(default_factory=set)  # those that coordinators have reported
     final_updates: list[float] = field(default_factory=list)  # when workers reported a failure that ends the job
+    drained: set[str] = field(default_factory=set)  # names of pods that a user drains
     disturbances: list[float] = field(default_factory=list)  # when any other fault was injected
     on_coordinator_sent: Callable[[SimulatedSidecar, object], None] = lambda sidecar, message: None
     _links: int = 0
@@ -95,6 +96,15 @@ class SimulatedCluster:
         self.api = ApiServer(self, setup.slow_start_s)
         self.operator = OperatorModel(self, self.api, setup.spares)
         self.operator.start()
+
+    def drain(self, pod: Pod) -> None:
+        """A user drains this pod."""
+        entry = self.api.objects.get(pod.name)
+        if entry is not None:
+            self.world.log(pod.name, "FAULT: a user drains it")
+            self.drained.add(pod.name)
+            entry.annotations[names.ANNOTATION_DRAIN] = "a new kernel"
+            self.operator.enqueue()
 
     # For pods -------------------------------------------------------------------------------------------------------
 

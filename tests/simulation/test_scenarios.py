@@ -85,6 +85,42 @@ def test_a_killed_pod_is_replaced_by_the_spare() -> None:
     assert (job.recovery().fault, job.recovery().strategy) == (Fault.POD, Strategy.SPARE_SWAP)
 
 
+def test_a_drained_pod_is_replaced_by_the_spare_after_a_save_and_a_drained_spare_by_a_new_one() -> None:
+    job = Job()
+    job.cluster.drain(job.members[1])
+    job.next_round_steps(30.0)
+    assert [pod.name for pod in job.cluster.seated()] == ["active-0", "spare-3", "active-2"]
+    recovery = job.recovery()
+    assert (recovery.fault, recovery.strategy, recovery.reason) == (
+        Fault.POD,
+        Strategy.SPARE_SWAP,
+        "a user drains its pod",
+    )
+    # the new spare is drained in turn: another one takes its place, and training goes on
+    job.until(lambda: len(job.cluster.waiting()) == 1, 60.0)
+    spare, token = job.cluster.waiting()[0], job.token
+    job.cluster.drain(spare)
+    job.until(lambda: [pod for pod in job.cluster.waiting() if pod is not spare and not pod.ended] != [], 60.0)
+    assert job.token == token
+
+
+def test_a_drained_coordinator_with_ranks_hands_over_and_is_replaced() -> None:
+    # given a coordinator that was a spare, and has got ranks
+    job = Job()
+    leader = job.coordinator_pod()
+    job.members[1].kill()
+    job.next_round_steps()
+    assert leader in job.cluster.seated()
+    job.until(lambda: len(job.cluster.waiting()) == 1, 60.0)
+    # when a user drains it
+    job.cluster.drain(leader)
+    # then another pod leads, and a spare has its ranks
+    job.until(lambda: leader.ended, 60.0)
+    assert job.coordinator_pod() is not leader
+    job.steps_again()
+    assert (job.recovery().cause.pod, job.recovery().reason) == (leader.name, "a user drains its pod")
+
+
 def test_a_node_without_power_is_found_within_seconds() -> None:
     job = Job()
     job.cluster.power_off(job.members[1].machine)

@@ -258,6 +258,35 @@ def test_doctor_finds_that_no_operator_is_installed(world: World) -> None:
     assert [finding["check"] for finding in found if finding["level"] == "error"] == ["Images"]
 
 
+def test_a_drain_is_an_annotation_of_the_pod_and_needs_the_right_to_patch_pods(world: World) -> None:
+    # given a job without a ready spare
+    drain = ("drain", "llm", "llm-workers-0-1", "-n", NAMESPACE)
+    assert "job llm has no ready spare" in world.run(*drain, admin=True, code=1)
+    # when a spare is ready
+    uid = world.server.kubectl("get", "tj", "llm", "-n", NAMESPACE, "-o", "jsonpath={.metadata.uid}").stdout
+    manifest, status = pod_manifest(samples.pod("llm-spare-ready", "node-c"), uid)
+    world.apply(manifest)
+    world.set_status("pod", "llm-spare-ready", status)
+    try:
+        # then an account that may only read is refused, and another one drains the pod
+        refused = world.run(*drain, code=4)
+        assert 'cannot patch resource "pods"' in refused
+        assert "Ask for the role edit" in refused
+        assert drains(world) == {}
+        assert "requested" in world.run(*drain, "--reason", "a new kernel", admin=True)
+        assert drains(world) == {"llm-workers-0-1": "a new kernel"}
+        world.run(*drain, "--cancel", admin=True)
+        assert drains(world) == {}
+    finally:
+        world.server.kubectl("delete", "pod", "llm-spare-ready", "-n", NAMESPACE, "--force", "--grace-period=0")
+
+
+def drains(world: World) -> dict[str, str]:
+    found = json.loads(world.server.kubectl("get", "pods", "-n", NAMESPACE, "-o", "json").stdout)["items"]
+    annotations = {pod["metadata"]["name"]: pod["metadata"].get("annotations", {}) for pod in found}
+    return {name: of["understudy.dev/drain"] for name, of in annotations.items() if "understudy.dev/drain" in of}
+
+
 def test_the_missing_right_of_an_account_is_named(world: World) -> None:
     shown = world.run("get", "-n", "default", code=4)
     assert 'cannot list resource "trainingjobs"' in shown

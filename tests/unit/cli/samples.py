@@ -41,6 +41,21 @@ def swap() -> dict[str, Any]:
     )
 
 
+def drained() -> dict[str, Any]:
+    """A user has drained the pod of ranks 2 and 3."""
+    return recovery(
+        fault="Pod",
+        strategy="SpareSwap",
+        reason="a user drains its pod",
+        round=3,
+        cause={"rank": 2, "pod": "llm-workers-0-1", "node": "node-b", "message": "its pod is drained: a new kernel"},
+        detectedAt="2026-11-20T11:59:30.000000Z",
+        resumedAt="2026-11-20T11:59:31.800000Z",
+        pauseSeconds=1.8,
+        lostSteps=0,
+    )
+
+
 def recovery_object() -> dict[str, Any]:
     """An object of kind Recovery about a worker with a Python exception, which other workers followed."""
     traceback = '  File "train.py", line 30, in main\n    batch = next(data)\nValueError: no data'

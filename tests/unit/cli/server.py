@@ -29,10 +29,13 @@ class Answer:
 
 @dataclass
 class Scripted:
-    """answers: by path; the last one of a path is repeated. requests: path and query, in the order of their arrival."""
+    """answers: by path; the last one of a path is repeated. requests: path and query, in the order of their arrival.
+    patches: path, type of the content, and body.
+    """
 
     answers: dict[str, list[Answer]]
     requests: list[tuple[str, dict[str, list[str]], str]] = field(default_factory=list)
+    patches: list[tuple[str, str, Any]] = field(default_factory=list)
     ended: threading.Event = field(default_factory=threading.Event)
     url: str = ""
 
@@ -70,6 +73,12 @@ def scripted(answers: dict[str, list[Answer]], tls: ssl.SSLContext | None = None
             else:
                 self._chunk(answer.body if isinstance(answer.body, str) else json.dumps(answer.body))
             self.wfile.write(b"0\r\n\r\n")
+
+        def do_PATCH(self) -> None:
+            size = int(self.headers["Content-Length"])
+            body = json.loads(self.rfile.read(size))
+            script.patches.append((self.path, self.headers["Content-Type"], body))
+            self.do_GET()
 
         def _chunk(self, text: str) -> None:
             data = text.encode()
