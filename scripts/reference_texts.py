@@ -207,8 +207,8 @@ LABELS = {
 }
 
 ANNOTATIONS = {
-    "understudy.dev/drain": "Pod: why a spare shall take its ranks. Users and `understudy drain` write it. The value `false`, or no "
-    "value, withdraws it. It has no effect in a pod template.",
+    "understudy.dev/drain": "Pod: why a spare shall take its ranks. Users and `understudy drain` write it. The value "
+    "`false`, or no value, withdraws it. It has no effect in a pod template.",
     "understudy.dev/group-rank": "Pod with ranks: its number among the pods with ranks.",
     "understudy.dev/avoided-nodes": "Pod: the nodes that it may not use, separated by commas.",
     "understudy.dev/least-preferred-nodes": "Pod: the nodes that it uses if no other is free, separated by commas.",
