@@ -18,8 +18,12 @@ REASON_CHARACTERS = 200
 
 def drain_requests(pods: Iterable[Pod]) -> tuple[DrainRequest, ...]:
     """In the order of the pods' names, so that the coordinator gets a message only after a change."""
-    found = ((pod.name, DrainRequest(pod.uid, reason)) for pod in pods if (reason := drain_reason(pod)))
-    return tuple(request for _, request in sorted(found, key=lambda entry: entry[0]))
+    annotated = [pod for pod in pods if names.ANNOTATION_DRAIN in pod.annotations]  # almost always none of thousands
+    return tuple(
+        DrainRequest(pod.uid, reason)
+        for pod in sorted(annotated, key=lambda pod: pod.name)
+        if (reason := drain_reason(pod))
+    )
 
 
 def drain_reason(pod: Pod) -> str:
@@ -34,9 +38,17 @@ def drained_spares(observed: Observed) -> Iterator[tuple[Pod, str]]:
     Not while ranks are vacant: the coordinator may be about to give them to one of these pods.
     """
     snapshot = observed.snapshot
-    if snapshot is None or observed.before_first_round or not observed.rank_holders_known or snapshot.waiting_for:
+    annotated = [pod for pod in observed.pods if names.ANNOTATION_DRAIN in pod.annotations]
+    if (
+        not annotated
+        or snapshot is None
+        or observed.before_first_round
+        or not observed.rank_holders_known
+        or snapshot.waiting_for
+    ):
         return
     waiting = {member.pod_uid for member in snapshot.members if member.group_rank is None}
-    for pod in observed.live():
+    waiting &= {pod.uid for pod in observed.live()}
+    for pod in annotated:
         if pod.uid in waiting and (reason := drain_reason(pod)):
             yield pod, reason
