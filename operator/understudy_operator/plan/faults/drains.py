@@ -35,7 +35,8 @@ def drain_reason(pod: Pod) -> str:
 def drained_spares(observed: Observed) -> Iterator[tuple[Pod, str]]:
     """Pods that users drain, and that have no ranks to give away; each with the user's reason.
 
-    Not while ranks are vacant: the coordinator may be about to give them to one of these pods.
+    Not while ranks are vacant: the coordinator may be about to give them to one of these pods. A coordinator stays
+    until there are standby coordinators, of which one can take over at once.
     """
     snapshot = observed.snapshot
     annotated = [pod for pod in observed.pods if names.ANNOTATION_DRAIN in pod.annotations]
@@ -49,6 +50,8 @@ def drained_spares(observed: Observed) -> Iterator[tuple[Pod, str]]:
         return
     waiting = {member.pod_uid for member in snapshot.members if member.group_rank is None}
     waiting &= {pod.uid for pod in observed.live()}
+    if not snapshot.standby_coordinators:
+        waiting.discard(snapshot.pod_uid)
     for pod in annotated:
         if pod.uid in waiting and (reason := drain_reason(pod)):
             yield pod, reason

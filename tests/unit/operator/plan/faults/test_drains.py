@@ -45,12 +45,18 @@ def test_the_coordinator_gets_the_drains_of_pods_that_run() -> None:
 
 
 def test_a_drained_spare_is_deleted_and_a_drained_pod_with_ranks_is_not() -> None:
-    given = observed(pods=(drained(A0), A1, drained(S)), snapshot=a_snapshot())
+    given = observed(pods=(drained(A0), A1, drained(S)), snapshot=a_snapshot(coordinator=A0))
     assert deleted(given) == {"s": "a user drains it, and it has no ranks: a new kernel"}
 
 
+def test_a_drained_spare_that_coordinates_is_deleted_once_another_pod_can_take_over() -> None:
+    pods = (A0, A1, drained(S))
+    assert deleted(observed(pods=pods, snapshot=a_snapshot(coordinator=S))) == {}
+    assert list(deleted(observed(pods=pods, snapshot=a_snapshot(coordinator=S, standby_coordinators=[A0])))) == ["s"]
+
+
 def test_a_drained_spare_stays_while_ranks_are_vacant() -> None:
-    snapshot = a_snapshot((member(A0, 0), member(S, None)), waiting_for="1 of 2 pods (group ranks 1)")
+    snapshot = a_snapshot((member(A0, 0), member(S, None)), waiting_for="1 of 2 pods (group ranks 1)", coordinator=A0)
     assert deleted(observed(pods=(A0, A1, drained(S)), snapshot=snapshot)) == {}
 
 
