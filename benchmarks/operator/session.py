@@ -155,11 +155,8 @@ class Life:
         whose own time does not count. The second shows what the busy machine costs, without the operator's own work.
         """
         (small,) = self.sidecars.jobs.values()
-        alone, pods, before = (
-            await self._longest_until_written(small),
-            self.watches.pods,
-            len(self.watches.pods.present),
-        )
+        alone, present = await self._longest_until_written(small), self.watches.pods.present
+        before = len(present)
         jobs = f"/apis/batch/v1/namespaces/{self.namespace}/jobs"
         plain = manifests.plain_job("plain", self.session.size)
         others = await self._longest_while_created(small, self.kube.call("POST", jobs, plain))
