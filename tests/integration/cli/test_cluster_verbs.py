@@ -118,7 +118,7 @@ def world(api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> It
         (folder / "kubeconfig").write_text(yaml.safe_dump(config))
         world = World(api_server, folder / "kubeconfig", logs)
         world.apply(*(yaml.safe_load(path.read_text()) for path in sorted((CHECKOUT / "crds").glob("*.yaml"))))
-        kinds = "trainingjobs,injectedjobs,hotsparepools"
+        kinds = "trainingjobs,injectedjobs,hotsparepools,recoveries"
         wait_until(lambda: api_server.kubectl("get", kinds, "-A").returncode == 0, lambda: "the kinds are not served")
         world.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}, READER, BINDING)
         _fill(world)
@@ -248,7 +248,7 @@ def test_doctor_finds_that_no_operator_is_installed(world: World) -> None:
     shown = world.run("doctor", "-n", NAMESPACE, admin=True, code=1)
     assert "no Deployment has the label app.kubernetes.io/name=understudy" in shown
     assert "the API server accepts a small TrainingJob (a dry run)" in shown
-    assert "trainingjobs, injectedjobs, hotsparepools are served" in shown
+    assert "trainingjobs, injectedjobs, hotsparepools, recoveries are served" in shown
     assert world.server.kubectl("get", "tj", "-n", NAMESPACE, "understudy-doctor").returncode == 1
     # a user sees which checks need more rights; the error is the image of a spare
     found = json.loads(world.run("doctor", "-o", "json", code=1))["findings"]
