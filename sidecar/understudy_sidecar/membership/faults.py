@@ -37,7 +37,7 @@ def lose_member(
     state.on_members_changed(now)
     if state.draining is not None:
         state.draining.on_ended(member.uid)
-    state.pending.on_lost(member.uid)
+    has_not_answered = state.pending.on_lost(member.uid)
     if rank is None or rank in state.roster.finished:
         return
     state.backoff.on_loss(now)
@@ -45,7 +45,9 @@ def lose_member(
     worker_entry = state.recovery_log.newest_worker_fault()
     if worker_entry is not None and state.fault_history.has_evicted(worker_entry.detected_at):
         worker_entry = None  # all others were still connected then
-    if worker_entry is not None and (not has_assignment or member.last_heard <= worker_entry.detected_at):
+    # Its last message may have been delayed: only an answer shows that it was there after the worker's failure.
+    was_lost_first = worker_entry is not None and member.last_heard <= worker_entry.detected_at
+    if worker_entry is not None and (not has_assignment or has_not_answered or was_lost_first):
         blame_lost_member(state, member, fault, reason, recovery_reason, now, local_rank=local_rank)
         _end_round(state, fault, cause, now)
     elif state.recovery_log.has_entry(cause.pod, recovery_reason):
@@ -77,21 +79,6 @@ def blame_lost_member(
 def _cause_of_loss(state: CoordinatorState, member: MemberRecord, reason: str, local_rank: int) -> Cause:
     rank = None if member.group_rank is None else member.group_rank * state.shape.nproc_per_node + local_rank
     return Cause(rank, member.name, member.node, None, None, reason)
-
-
-def is_consequence(state: CoordinatorState, now: float) -> bool:
-    """Whether workers fail because a member leaves (the next round follows its end), or because one is silent."""
-    active = state.roster.active_members()
-    if any(x.uid in state.roster.leaving for x in active):
-        return True
-    suspects = [x for x in active if x.uid in state.roster.suspects]
-    if not suspects or not state.has_majority():
-        return False
-    for suspect in suspects:
-        lose_member(
-            state, suspect, Fault.NODE, "its connection went silent, and workers of other pods failed or hang", now
-        )
-    return True
 
 
 def cause_of(state: CoordinatorState, member: MemberRecord, failed: m.WorkerFailed | None, message: str) -> Cause:
