@@ -6,6 +6,7 @@ Each verb reads objects, calls a view, and prints it. Errors for users are Comma
 import os
 import sys
 import time
+from datetime import UTC, datetime
 from importlib import metadata, util
 from pathlib import Path
 from typing import Annotated
@@ -18,8 +19,8 @@ from understudy_cli.cluster import PODS, Cluster
 from understudy_cli.credentials import find_access
 from understudy_cli.diagnosis import examine
 from understudy_cli.facts import Job, Pod
-from understudy_cli.failures import CommandFailed, ExitCode, NotFound, WrongCall
-from understudy_cli.live import job_frames, tree_frames, wait_for_drain
+from understudy_cli.failures import CommandFailed, ExitCode, NotFound, NotPossible, WrongCall
+from understudy_cli.live import job_frames, tree_frames, wait_for_drain, wait_for_drill
 from understudy_cli.log_lines import Wanted
 from understudy_cli.pod_logs import FollowedLogs, Line, pods_to_read, read_lines
 from understudy_cli.printing import (
@@ -39,7 +40,9 @@ from understudy_cli.printing import (
 )
 from understudy_cli.reading import read_job, read_node, read_pod, read_pool
 from understudy_cli.render import Output
-from understudy_cli.views import causes, checks, drains, jobs, nodes, spares, timeline
+from understudy_cli.views import causes, checks, drains, drills, jobs, nodes, spares, timeline
+from understudy_cli.views.drill_schedule import schedule_manifests
+from understudy_protocol import enums
 from understudy_protocol import pod as names
 
 app = typer.Typer(
@@ -378,6 +381,51 @@ def drain(
     if wait:
         rows = wait_for_drain(cluster.follow(found), found, planned, known, timeout, program())
     show({"pods": rows}, output, lambda: render.drain(rows))
+
+
+# drill ----------------------------------------------------------------------------------------------------------------
+
+
+@app.command("drill", epilog="Example: understudy drill llm --fault process")
+def drill(
+    job: JobName,
+    fault: Annotated[
+        enums.Drill,
+        typer.Option("--fault", case_sensitive=False, help="process, pod, coordinator, hang or node."),
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Break the job without a question.")] = False,
+    timeout: Annotated[float, typer.Option("--timeout", min=0.0, metavar="SECONDS", help="For the recovery.")] = 600.0,
+    schedule: Annotated[
+        str, typer.Option("--schedule", metavar="CRON", help="Print a CronJob that does it regularly; break nothing.")
+    ] = "",
+    image: Annotated[str, typer.Option("--image", metavar="IMAGE", help="For --schedule: one with understudy.")] = "",
+    output: Format = Output.TABLE,
+    namespace: Namespace = "",
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Break a job on purpose, and show what a real fault would cost.
+
+    Only if spec.drills is Allowed. Needs the right to patch the job. A drill never counts against a node or a pod.
+    """
+    cluster = connect(kubeconfig, context, namespace)
+    found = cluster.job(job)
+    drills.check_drill(found)
+    if schedule:
+        sys.stdout.write(render.manifests(schedule_manifests(found, fault, schedule, image)))
+        return
+    if not yes and not sys.stdin.isatty():
+        raise WrongCall(f"drill {job} without --yes: there is no terminal to ask whether the job may be broken")
+    if not yes and not typer.confirm(f"This {drills.BREAKS[fault]} of job {job}. Continue?"):
+        raise NotPossible("nothing was broken")
+    pods = [read_pod(raw) for raw in cluster.pods_of(found)]
+    known = {recovery.detected_at for recovery in cluster.recoveries_of(found)}
+    request = f"{fault.value} {datetime.now(UTC).strftime('%Y-%m-%dT%H:%M:%S.%fZ')}"
+    cluster.annotate_job(found, {names.ANNOTATION_DRILL: request})
+    result = wait_for_drill(cluster.follow(found), found, request, pods, known, timeout, program())
+    if result.remark and not output.is_data:
+        remark(result.remark)
+    show(result, output, lambda: render.drill(result))
 
 
 if util.find_spec("understudy_local") is not None:  # the plugin's file does not contain local mode

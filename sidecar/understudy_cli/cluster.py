@@ -70,6 +70,11 @@ class Cluster:
         """Set annotations of this pod, and not of a later one of its name. Raises NoAnswer."""
         self.api.annotate(f"{collection('v1', PODS, pod.namespace)}/{pod.name}", pod.uid, annotations)
 
+    def annotate_job(self, job: Job, annotations: Mapping[str, str | None]) -> None:
+        """Raises NoAnswer."""
+        path = f"{collection(GROUP, PLURALS[job.kind], job.namespace)}/{job.name}"
+        self.api.annotate(path, job.uid, annotations)
+
     def follow_jobs(self) -> Followed:
         paths = ((plural, collection(GROUP, plural, self.namespace)) for plural in PLURALS.values())
         return Followed(self.api, tuple(Collection(plural, path) for plural, path in paths))

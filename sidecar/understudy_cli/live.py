@@ -1,5 +1,5 @@
 """What follows the objects of a cluster: the live views of `get -w`, a frame whenever something has changed; and
-`drain --wait`.
+the waits of `drain` and `drill`.
 """
 
 import time
@@ -16,7 +16,7 @@ from understudy_cli.failures import NotFound, NotPossible
 from understudy_cli.following import Followed, ReadOnce
 from understudy_cli.printing import Frame
 from understudy_cli.reading import read_job, read_pod, recoveries_of
-from understudy_cli.views import drains, jobs
+from understudy_cli.views import drains, drills, jobs
 
 #: A live view is drawn at most this often, and at least as often as an age changes.
 FRAME_S, IDLE_S = 0.1, 1.0
@@ -68,6 +68,34 @@ def wait_for_drain(
         if newest.has_ended:
             raise NotPossible(f"job {job.name} has ended before the drain was done")
     raise NotPossible(drains.late(newest, rows, limit_s, program))
+
+
+def wait_for_drill(
+    followed: Followed,
+    job: Job,
+    request: str,
+    before: Sequence[Pod],
+    known: Collection[float | None],
+    limit_s: float,
+    program: str,
+) -> drills.DrillResult:
+    """The result, once the job has recovered. before: its pods at the request. Raises NotPossible after that time."""
+    until = time.monotonic() + limit_s
+    drill = None
+    while time.monotonic() < until:
+        followed.take(min(IDLE_S, max(0.0, until - time.monotonic())))
+        if not followed.is_complete:
+            continue
+        newest = _followed_job(followed, job)
+        drill = newest.drill if newest.drill is not None and newest.drill.request == request else None
+        if drill is not None and drill.refusal:
+            raise NotPossible(f"nothing was broken: {drill.refusal}")
+        recoveries = recoveries_of(newest, followed.objects(RECOVERIES))
+        if drill is not None and (found := drills.result(newest, drill, before, recoveries, known)) is not None:
+            return found
+        if newest.has_ended:
+            raise NotPossible(f"job {job.name} has ended before it recovered: {program} why {job.name}")
+    raise NotPossible(drills.late(job, drill, limit_s, program))
 
 
 def _followed_job(followed: Followed, job: Job) -> Job:

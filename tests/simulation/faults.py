@@ -14,6 +14,7 @@ from tests.simulation.cluster import Setup, SimulatedCluster
 from tests.simulation.network import Machine
 from tests.simulation.pods import Pod
 from tests.simulation.training import SimulatedWorker
+from understudy_protocol.enums import Drill
 from understudy_protocol.membership import Replicas
 from understudy_protocol.rollouts import UpdateFailure
 from understudy_sidecar.membership.events import FromWorker
@@ -105,6 +106,9 @@ BAD_NODE = "node turns bad"
 #: In a tenth, users drain pods.
 DRAINS_SHARE = 1 / 10
 DRAINED = "pod drained by a user"
+#: In a tenth, drills break workers.
+DRILLS_SHARE = 1 / 10
+DRILL = "drill"
 #: In a tenth, startTimeout is set, and workers hang before their first step.
 STARTS_SHARE = 1 / 10
 START_TIMEOUT_S = 25.0
@@ -298,6 +302,7 @@ class Faults:
             "slow network": lambda: self._slow(fault.lasts_s),
             "clock set": self._set_clock,
             BAD_NODE: self._turn_bad,
+            DRILL: self._drill,
             DRAINED: lambda: self._on_pod(self.cluster.drain),
             "operator cut off": lambda: self._cut_operator(fault.lasts_s),
         }
@@ -368,6 +373,13 @@ class Faults:
                 pod.machine.leaving_reason = "maintenance"
             self.world.log(pod.machine.name, f"FAULT: it turns bad ({kind})")
             self.cluster.operator.enqueue()
+
+    def _drill(self) -> None:
+        """A hang only with a step timeout: otherwise it would not be detected."""
+        if seated := [pod for pod in self.cluster.seated() if not pod.machine.frozen]:
+            may_hang = self.cluster.step_timeout_s and self.cluster.reports_steps
+            kinds = [Drill.PROCESS, Drill.HANG] if may_hang else [Drill.PROCESS]
+            self.cluster.order_drill(self.world.rng.choice(seated), self.world.rng.choice(kinds))
 
     def _hang_worker(self) -> None:
         """Hang a worker with a step timeout: otherwise the hang would not be detected."""

@@ -240,6 +240,8 @@ class Launcher(Process):
             return
         if worker.unkillable:
             worker.killed = worker.killed or signal.aim is e.Aim.KILL_GROUP
+        elif signal.aim is e.Aim.STOP_GROUP:
+            worker.hung = worker.stuck = True
         elif signal.aim is e.Aim.KILL_GROUP:
             self._end(worker, KILL_S, None, "SIGKILL")
         elif signal.local_rank in self._untrapped:

@@ -10,6 +10,8 @@ from tests.simulation.faults import (
     BAD_NODES_SHARE,
     DRAINED,
     DRAINS_SHARE,
+    DRILL,
+    DRILLS_SHARE,
     HOST_NETWORK_SHARE,
     LADDER_SHARE,
     LEADERLESS_SHARE,
@@ -70,6 +72,9 @@ def draw_case(seed: int) -> Case:
     drains = random.Random(f"drains-{seed}")
     if drains.random() < DRAINS_SHARE:
         faults = draw_beside(drains, faults, DRAINED)
+    drills = random.Random(f"drills-{seed}")
+    if drills.random() < DRILLS_SHARE:
+        faults = draw_beside(drills, faults, DRILL)
     hosts = random.Random(f"hosts-{seed}")
     setup = replace(setup, host_network=hosts.random() < HOST_NETWORK_SHARE)
     snapshots = random.Random(f"snapshots-{seed}")

@@ -11,7 +11,7 @@ import pytest
 from tests.simulation.cluster import Setup, new_cluster
 from tests.simulation.invariants import Invariants
 from tests.simulation.pods import Pod
-from understudy_protocol.enums import CloseReason, Fault, RoundToken, Strategy
+from understudy_protocol.enums import CloseReason, Drill, Fault, RoundToken, Strategy
 from understudy_protocol.membership import Replicas
 from understudy_protocol.observer import Recovery
 from understudy_protocol.rollouts import UpdateFailure
@@ -119,6 +119,22 @@ def test_a_drained_coordinator_with_ranks_hands_over_and_is_replaced() -> None:
     assert job.coordinator_pod() is not leader
     job.steps_again()
     assert (job.recovery().cause.pod, job.recovery().reason) == (leader.name, "a user drains its pod")
+
+
+@pytest.mark.parametrize(("drill", "fault"), [(Drill.PROCESS, Fault.PROCESS), (Drill.HANG, Fault.HANG)])
+def test_a_drill_costs_one_restart_and_no_pod(drill: Drill, fault: Fault) -> None:
+    # given a job in which the second fault of a pod evicts it
+    job = Job(Setup(actives=3, spares=1, machines=8, steps=400, max_per_pod=1, step_timeout_s=10.0))
+    for restarts in (1, 2):
+        # when a drill breaks a worker of the same pod twice
+        job.cluster.order_drill(job.members[1], drill)
+        job.next_round_steps(60.0)
+        # then all restart in place, and only the budget counts that
+        recovery = job.recovery()
+        assert (recovery.fault, recovery.strategy) == (fault, Strategy.IN_PLACE)
+        assert recovery.reason == f"a drill: restart {restarts} of 10 within 1 h"
+        assert job.cluster.seated() == job.members
+        job.steps_again()
 
 
 def test_a_node_without_power_is_found_within_seconds() -> None:

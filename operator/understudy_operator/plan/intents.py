@@ -9,7 +9,7 @@ from understudy_operator.plan.facts.recovery_objects import RecoveryFields
 from understudy_operator.plan.facts.status import JobStatus, PoolStatus
 from understudy_protocol.enums import Term
 from understudy_protocol.launcher import TakeOver
-from understudy_protocol.observer import Appoint, DrainRequest, End, NodeFact, Observe
+from understudy_protocol.observer import Appoint, DrainRequest, DrillOrder, End, NodeFact, Observe
 from understudy_protocol.pod import JobShape
 
 Manifest = Mapping[str, Any]
@@ -137,6 +137,7 @@ class Follow:
     #: Of all pods that have not ended: their addresses, as the API server reports them, by pod uid.
     running: Mapping[str, str] = field(default_factory=dict)
     message_bytes: int = MESSAGE_BYTES  # the largest accepted message of a pod
+    drill: DrillOrder | None = None  # for the coordinator
 
 
 @dataclass(frozen=True)

@@ -287,6 +287,54 @@ def drains(world: World) -> dict[str, str]:
     return {name: of["understudy.dev/drain"] for name, of in annotations.items() if "understudy.dev/drain" in of}
 
 
+def test_a_drill_is_an_annotation_of_the_job_and_needs_the_right_to_change_it(world: World) -> None:
+    drill = ("drill", "llm", "--fault", "pod", "-n", NAMESPACE)
+    assert "job llm does not allow drills" in world.run(*drill, "--yes", admin=True, code=1)
+    # when the job allows it, as the message says
+    allow = ("patch", "tj", "llm", "-n", NAMESPACE, "--type", "merge", "-p", '{"spec":{"drills":"Allowed"}}')
+    done = world.server.kubectl(*allow)
+    assert done.returncode == 0, done.stderr
+    try:
+        # then an account that may only read is refused
+        assert 'cannot patch resource "trainingjobs"' in world.run(*drill, "--yes", code=4)
+        # and without an operator nothing is broken
+        late = world.run(*drill, "--yes", "--timeout", "2", admin=True, code=1)
+        assert "the operator has not answered within 2 s" in late
+        job = json.loads(world.server.kubectl("get", "tj", "llm", "-n", NAMESPACE, "-o", "json").stdout)
+        request = job["metadata"]["annotations"]["understudy.dev/drill"]
+        assert request.startswith("Pod 20")
+        # the API server stores what the operator records about it
+        record = {"request": request, "fault": "Pod", "at": "2026-11-20T11:59:30.000000Z", "pods": ["p"], "round": 2}
+        world.set_status("trainingjob", "llm", {"drill": record})
+        stored = json.loads(world.server.kubectl("get", "tj", "llm", "-n", NAMESPACE, "-o", "json").stdout)
+        assert stored["status"]["drill"] == record
+    finally:
+        world.set_status("trainingjob", "llm", {"drill": None})
+        world.apply(job_manifest())
+
+
+def test_the_account_of_a_scheduled_drill_may_do_it_and_no_more(world: World) -> None:
+    world.server.kubectl(
+        "patch", "tj", "llm", "-n", NAMESPACE, "--type", "merge", "-p", '{"spec":{"drills":"Allowed"}}'
+    )
+    words = ("--fault", "process", "--schedule", "0 3 * * 1", "--image", "example.com/cli:1")
+    world.apply(*yaml.safe_load_all(world.run("drill", "llm", *words)))
+    account = f"system:serviceaccount:{NAMESPACE}:llm-drill-process"
+
+    def may(verb: str, what: str) -> bool:
+        asked = ("auth", "can-i", verb, what, "--as", account, "-n", NAMESPACE)
+        return world.server.kubectl(*asked).stdout.strip() == "yes"
+
+    allowed = [("patch", "tj/llm"), ("watch", "tj/llm"), ("list", "pods"), ("watch", "recoveries")]
+    assert [one for one in allowed if not may(*one)] == []
+    forbidden = [("patch", "tj/other"), ("create", "pods"), ("delete", "pods"), ("get", "secrets"), ("create", "tj")]
+    assert [one for one in forbidden if may(*one)] == []
+    schedule = world.server.kubectl(
+        "get", "cronjob", "llm-drill-process", "-n", NAMESPACE, "-o", "jsonpath={.spec.schedule}"
+    )
+    assert schedule.stdout == "0 3 * * 1"
+
+
 def test_the_missing_right_of_an_account_is_named(world: World) -> None:
     shown = world.run("get", "-n", "default", code=4)
     assert 'cannot list resource "trainingjobs"' in shown

@@ -11,9 +11,10 @@ from rich.console import Console, RenderableType
 
 from tests.unit.cli import samples
 from understudy_cli import render
+from understudy_cli.facts import Drill
 from understudy_cli.log_lines import grouped, newest_dumps
 from understudy_cli.reading import read_job, read_node, read_pod, read_pool, recoveries_of
-from understudy_cli.views import causes, checks, drains, jobs, nodes, spares, timeline
+from understudy_cli.views import causes, checks, drains, drills, jobs, nodes, spares, timeline
 
 FOLDER = Path(__file__).with_name("golden")
 WIDTHS = (80, 120)
@@ -75,6 +76,14 @@ def _drain() -> RenderableType:
     return render.drain([*waiting, *drains.drain_rows(planned, pods, swapped, set())])
 
 
+def _drill() -> RenderableType:
+    job = read_job(samples.drillable(recoveries=[samples.drilled()]))
+    drill = Drill("Pod 2026-11-20T11:59:30Z", samples.NOW - 30, ("llm-workers-0-1",), "node-b", "")
+    found = drills.result(job, drill, tuple(map(read_pod, samples.pods())), job.recoveries, set())
+    assert found is not None
+    return render.drill(found)
+
+
 def _doctor() -> RenderableType:
     return render.diagnosis(checks.findings(samples.installation(), samples.NOW))
 
@@ -93,6 +102,7 @@ VIEWS: dict[str, Callable[[], RenderableType]] = {
     "spares": _spares,
     "nodes": _nodes,
     "drain": _drain,
+    "drill": _drill,
     "doctor": _doctor,
     "stacks": _stacks,
 }

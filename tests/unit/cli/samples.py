@@ -56,6 +56,17 @@ def drained() -> dict[str, Any]:
     )
 
 
+def drilled() -> dict[str, Any]:
+    """A drill has deleted the pod of ranks 2 and 3."""
+    return drained() | {
+        "reason": "a drill; its pod is lost",
+        "cause": {"rank": 2, "pod": "llm-workers-0-1", "node": "node-b", "message": "its connection ended"},
+        "detectedAt": "2026-11-20T11:59:30.400000Z",
+        "resumedAt": "2026-11-20T11:59:32.200000Z",
+        "lostSteps": 5,
+    }
+
+
 def recovery_object() -> dict[str, Any]:
     """An object of kind Recovery about a worker with a Python exception, which other workers followed."""
     traceback = '  File "train.py", line 30, in main\n    batch = next(data)\nValueError: no data'
@@ -131,6 +142,12 @@ def job(name: str = "llm", **status: Any) -> dict[str, Any]:
         }
         | status,
     }
+
+
+def drillable(**status: Any) -> dict[str, Any]:
+    """A job that allows drills."""
+    found = job(**status)
+    return found | {"spec": found["spec"] | {"drills": "Allowed"}}
 
 
 def pod(name: str, node: str, *, rank: int | None = None, coordinator: bool = False, **changes: Any) -> dict[str, Any]:

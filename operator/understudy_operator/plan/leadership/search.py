@@ -237,7 +237,7 @@ class Search:
 
     def _take_messages(self, now: float) -> list[PodMessage]:
         """The messages to send now, with facts about nodes and drains that the leader does not have yet."""
-        wanted = Nodes(self._follow.nodes, drains=self._follow.drains)
+        wanted = Nodes(self._follow.nodes, drains=self._follow.drains, drill=self._follow.drill)
         holder = self.coordination.coordinator_uid
         if holder and wanted != self._nodes_sent:
             self._nodes_sent = wanted
