@@ -11,9 +11,9 @@ from understudy_cli import render
 from understudy_cli.cluster import PLURALS, PODS, RECOVERIES
 from understudy_cli.facts import Job, Pod, Recovery
 from understudy_cli.failures import NotFound
-from understudy_cli.following import Followed, ReadOnce
+from understudy_cli.following import Followed
 from understudy_cli.printing import Frame
-from understudy_cli.reading import read_job, read_pod, recoveries_of
+from understudy_cli.reading import recoveries_of
 from understudy_cli.views import jobs
 
 #: A live view is drawn at most this often, and at least as often as an age changes.
@@ -24,7 +24,7 @@ OTHER_LINES = 16
 
 def job_frames(followed: Followed, *, wide: bool, all_namespaces: bool) -> Iterator[Frame]:
     for _ in ticks(followed):
-        found = [read_job(raw) for plural in PLURALS.values() for raw in followed.objects(plural)]
+        found = [job for plural in PLURALS.values() for job in followed.objects(plural)]
         yield with_warning(followed, partial(_draw_jobs, found, wide=wide, all_namespaces=all_namespaces))
 
 
@@ -34,15 +34,12 @@ def _draw_jobs(found: Sequence[Job], now: float, *, wide: bool, all_namespaces: 
 
 def tree_frames(followed: Followed, job: Job, *, wide: bool) -> Iterator[Frame]:
     """Until the job is deleted. Raises NotFound then."""
-    read_pods = ReadOnce(read_pod)
     for _ in ticks(followed):
         found = followed.objects(PLURALS[job.kind])
         if not found:
             raise NotFound(f"job {job.name} was deleted")
-        newest = read_job(found[0])
-        pods = read_pods(followed.objects(PODS))
-        recoveries = recoveries_of(newest, followed.objects(RECOVERIES))
-        yield with_warning(followed, partial(draw_tree, newest, pods, recoveries, wide=wide))
+        recoveries = recoveries_of(found[0], followed.objects(RECOVERIES))
+        yield with_warning(followed, partial(draw_tree, found[0], followed.objects(PODS), recoveries, wide=wide))
 
 
 def draw_tree(

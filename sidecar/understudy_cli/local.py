@@ -17,9 +17,8 @@ from rich.console import RenderableType
 from typer.core import TyperGroup
 
 from understudy_cli import fields, render
-from understudy_cli.facts import Job, Pod
+from understudy_cli.facts import Event, Job, Pod
 from understudy_cli.failures import NoAnswer, NotFound, WrongCall
-from understudy_cli.fields import Raw
 from understudy_cli.log_lines import LogFilter, Wanted
 from understudy_cli.printing import (
     DEFAULT_TAIL,
@@ -36,7 +35,7 @@ from understudy_cli.printing import (
     show,
     show_stacks,
 )
-from understudy_cli.reading import read_job, read_pod, recoveries_of
+from understudy_cli.reading import read_event, read_job, read_pod, recoveries_of
 from understudy_cli.render import Output
 from understudy_cli.untrusted import log_line
 from understudy_cli.views import causes, jobs, timeline
@@ -243,7 +242,7 @@ def stacks(
 class _Seen:
     job: Job
     pods: tuple[Pod, ...]
-    events: tuple[Raw, ...]
+    events: tuple[Event, ...]
 
 
 class _Tail:
@@ -314,7 +313,8 @@ def _read(name: str) -> _Seen:
         if found is None:
             raise NotFound(f"run {folder.name} was killed, so only its logs are kept: {PROGRAM} logs {folder.name}")
     pods = tuple(map(read_pod, fields.entries(found, "pods")))
-    return _Seen(read_job(fields.table(found, "job")), pods, tuple(fields.entries(found, "events")))
+    events = tuple(map(read_event, fields.entries(found, "events")))
+    return _Seen(read_job(fields.table(found, "job")), pods, events)
 
 
 def _tree(seen: _Seen, now: float) -> jobs.JobTree:
