@@ -28,8 +28,8 @@ def _unread(raw: Raw) -> Raw:
 
 @dataclass(frozen=True)
 class Collection:
-    """name: the key of its objects in the result, which several collections may have. selector, fields_of: of labels and
-    of fields. read: makes a fact of each object when it arrives. Only the fact is kept.
+    """name: the key of its objects in the result, which several collections may have. selector, fields_of: of labels
+    and of fields. read: makes a fact of each object when it arrives. Only the fact is kept.
     """
 
     name: str

@@ -17,21 +17,27 @@ from rich.console import RenderableType
 from typer.core import TyperGroup
 
 from understudy_cli import fields, render
-from understudy_cli.facts import Event, Job, Pod
+from understudy_cli.facts import Event, Fleet, Job, Pod
 from understudy_cli.failures import NoAnswer, NotFound, WrongCall
 from understudy_cli.log_lines import LogFilter, Wanted
 from understudy_cli.printing import (
+    DEFAULT_PORT,
     DEFAULT_TAIL,
+    LOOPBACK,
     Follow,
     Format,
     Frame,
+    Hosts,
     Last,
+    Listen,
+    Port,
     Rank,
     Round,
     Tail,
     Watch,
     draw,
     no_lines,
+    serve_page,
     show,
     show_stacks,
 )
@@ -235,6 +241,12 @@ def stacks(
     show_stacks({path.stem: _Tail(path, Wanted()).newest(-1) for path in paths}, rank, output)
 
 
+@local.command("dashboard", epilog="Example: understudy local dashboard")
+def dashboard(name: Run = "", port: Port = DEFAULT_PORT, listen: Listen = LOOPBACK, host: Hosts = None) -> None:
+    """Serve a web page about a run, until Ctrl-C."""
+    serve_page(_fleets(name), listen, port, host)
+
+
 # Edges ----------------------------------------------------------------------------------------------------------------
 
 
@@ -325,12 +337,24 @@ def _draw(seen: _Seen, now: float, *, wide: bool) -> RenderableType:
     return render.tree(_tree(seen, now), wide=wide)
 
 
-def _frames(name: str, *, wide: bool) -> Iterator[Frame]:
+def _followed(name: str) -> Iterator[_Seen]:
     """Until the run has ended."""
     folder = _asked(lambda: _folder(name))
     while True:
         is_active = _asked(lambda: _is_active(folder.name))
-        yield partial(_draw, _read(folder.name), wide=wide)
+        yield _read(folder.name)
         if not is_active:
             return
         time.sleep(POLL_S)
+
+
+def _frames(name: str, *, wide: bool) -> Iterator[Frame]:
+    return (partial(_draw, seen, wide=wide) for seen in _followed(name))
+
+
+def _fleets(name: str) -> Iterator[Fleet]:
+    shown = None
+    for seen in _followed(name):
+        if seen != shown:
+            yield Fleet((seen.job,), seen.pods, events=seen.events)
+        shown = seen

@@ -17,7 +17,6 @@ from understudy_cli.facts import Pod
 from understudy_cli.failures import CommandFailed, NoAnswer, WrongCall
 from understudy_cli.following import Followed
 from understudy_cli.log_lines import LogFilter, Wanted
-from understudy_cli.reading import read_pod
 from understudy_cli.untrusted import log_line
 
 READERS = 8
