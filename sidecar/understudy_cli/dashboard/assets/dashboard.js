@@ -136,13 +136,13 @@ function fleetView() {
   const states = stateButtons("Phases");
   const heading = element("h1", {}, "Jobs");
   const columns = [
-    { title: "Phase", text: (job) => signed(job.phase), tone: (job) => tone(job.phase), width: "8.5rem" },
+    { title: "Phase", text: (job) => signed(job.phase), tone: (job) => tone(job.phase), width: "8rem" },
     { title: "Name", text: (job) => job.name, href: jobAddress, width: "minmax(8rem, 2fr)" },
     { title: "Namespace", text: (job) => job.namespace, width: "minmax(5rem, 1fr)" },
     { title: "Ready", text: (job) => job.ready, width: "6rem", isNumber: true },
-    { title: "Spares", text: (job) => job.spares, width: "5rem", isNumber: true },
-    { title: "Recoveries", text: (job) => `${job.recoveries}`, order: (job) => job.recoveries, width: "7rem", isNumber: true },
-    { title: "Last fault", text: faultText, order: (job) => -(job.fault_at ?? 0), width: "minmax(9rem, 1.5fr)" },
+    { title: "Spares", text: (job) => job.spares, width: "4.5rem", isNumber: true },
+    { title: "Recoveries", text: (job) => `${job.recoveries}`, order: (job) => job.recoveries, width: "6.5rem", isNumber: true },
+    { title: "Last fault", text: faultText, order: (job) => -(job.fault_at ?? 0), width: "minmax(13rem, 1.5fr)" },
     { title: "Step", text: stepText, order: (job) => job.step ?? -1, width: "9rem", isNumber: true },
     { title: "Age", text: (job) => age(job.created_at, now()), order: (job) => -job.created_at, width: "5rem", isNumber: true },
     { title: "Attention", text: (job) => job.notes.join(" "), width: "minmax(6rem, 2fr)" },

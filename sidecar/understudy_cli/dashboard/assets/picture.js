@@ -142,9 +142,9 @@ function drawLanes(parts, { x, y, lanes, from, end }) {
       const until = held.end === null ? "now" : clock(held.end);
       const title = `${lane.ranks}: pod ${held.pod}, node ${held.node || "not known"}\n${clock(held.start)} to ${until}`;
       parts.push(titled(draw("rect", { ...box, rx: 2, class: `held${index % 2 ? " other" : ""}` }), title));
-      const letters = Math.floor((box.width - 8) / LETTER_PX);
+      const letters = Math.floor((box.width - 14) / LETTER_PX);
       const text = letters >= held.pod.length ? held.pod : `…${held.pod.slice(held.pod.length - letters + 1)}`;
-      if (letters > 5) parts.push(words(left + 5, y + 14, text, "small held-name"));
+      if (letters > 5) parts.push(words(left + 10, y + 14, text, "small held-name"));
     });
     for (const [at, kind] of lane.faults) {
       if (at >= from) parts.push(titled(marker(kind, false, x(at), y + LANE_PX / 2 - 1), `${clock(at)} ${kind}`));

@@ -34,7 +34,8 @@ export class Table {
     this.space = element("div", { className: "space", role: "presentation" });
     this.message = element("p", { className: "empty" });
     this.body = element("div", { className: "body", role: "presentation" }, this.space, this.message);
-    this.element = element("div", { className: "table", role: "grid", tabIndex: 0 }, this.head, this.body);
+    this.detail = element("p", { className: "detail", role: "status" }); // the whole text of the chosen row
+    this.element = element("div", { className: "table", role: "grid", tabIndex: 0 }, this.head, this.body, this.detail);
     this.element.setAttribute("aria-label", label);
     this.element.setAttribute("aria-colcount", columns.length);
     this.element.style.setProperty("--columns", columns.map((column) => column.width || "minmax(0, 1fr)").join(" "));
@@ -82,6 +83,10 @@ export class Table {
     if (this.active >= this.shown.length) this.active = this.shown.length - 1;
     if (this.active >= 0) this.element.setAttribute("aria-activedescendant", `${this.id}-${this.active}`);
     else this.element.removeAttribute("aria-activedescendant");
+    const chosen = this.shown[this.active];
+    const texts = chosen ? this.columns.map((column) => [column.title, column.text(chosen)]) : [];
+    const detail = texts.filter(([, text]) => text && text !== "-").map((pair) => pair.join(" ")).join(" · ");
+    if (this.detail.textContent !== detail) this.detail.textContent = detail;
   }
 
   addRow() {
