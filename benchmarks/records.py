@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 UNITS = {
     "alone_s": "s",
     "blocked_s": "s",
+    "longest_task_ms": "ms",
+    "update_s": "s",
     "lost_steps": "steps",
     "wait_s": "s",
     "seconds": "s",

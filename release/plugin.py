@@ -1,8 +1,8 @@
 """`kubectl-understudy`: the command line as one file, which Python 3.11 or newer runs on every machine.
 
 It is a zip file with a first line for the kernel. Its packages are pure Python: compiled modules are left out (PyYAML
-and aiohttp work without their own), and a package that has only such modules fails the build. The file depends on the commit and the
-lock alone: the same inputs have the same bytes.
+and aiohttp work without their own), and a package that has only such modules fails the build. The file depends on the
+commit and the lock alone: the same inputs have the same bytes.
 """
 
 from __future__ import annotations

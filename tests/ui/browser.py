@@ -100,9 +100,9 @@ class Page:
         size = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": False}
         await self.call("Emulation.setDeviceMetricsOverride", **size)
 
-    async def picture(self, file: Path) -> None:
-        answer = await self.call("Page.captureScreenshot", format=file.suffix.removeprefix("."))
-        file.write_bytes(base64.b64decode(answer["data"]))
+    async def picture(self, **given: Any) -> bytes:
+        """The window as it looks. given: of Page.captureScreenshot, such as its format."""
+        return base64.b64decode((await self.call("Page.captureScreenshot", **given))["data"])
 
 
 @asynccontextmanager

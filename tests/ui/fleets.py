@@ -28,7 +28,7 @@ def fleet_job(number: int, now: float) -> Object:
     pods = 2 ** (number % 8)
     ready = pods - 1 if phase == "Recovering" else pods if phase == "Running" else 0
     fault = samples.recovery(detectedAt=written(now - 97 * (number + 1)), cause={"rank": number % 64, "pod": "p"})
-    status = {
+    status: Object = {
         "phase": phase,
         "conditions": [],
         "members": {"desired": pods, "active": pods, "ready": ready},
@@ -73,6 +73,7 @@ def large_pod(job: str, rank: int | None, now: float, number: int = 0, **changes
 def fill_story(cluster: FakeCluster, now: float) -> None:
     """Job team-a/llm-70b-main: eight pods that have trained for a day, with ten faults, the last of which is open."""
     recoveries = list(_story(now))
+    missing = "1 of 2 spares are ready: pod llm-70b-main-spare-q4 starts"
     status = {
         "phase": "Recovering",
         "startTime": written(now - 26 * HOUR_S),
@@ -95,9 +96,9 @@ def fill_story(cluster: FakeCluster, now: float) -> None:
         ],
         "conditions": [
             samples.condition("Recovering", "True", "Node", "1 of 8 pods is lost", written(now - 4)),
-            samples.condition("SparesReady", "False", "TooFewSpares", "1 of 2 spares are ready: pod llm-70b-main-spare-q4 starts", written(now - 300)),
+            samples.condition("SparesReady", "False", "TooFewSpares", missing, written(now - 300)),
         ],
-    }  # fmt: skip
+    }
     job = samples.job("llm-70b-main", **status)
     job["metadata"]["creationTimestamp"] = written(now - 26.2 * HOUR_S)
     cluster.put("trainingjobs", job)
@@ -110,7 +111,15 @@ def fill_story(cluster: FakeCluster, now: float) -> None:
 
 def _story(now: float) -> Iterator[Object]:
     workers = "llm-70b-main-workers-0-"
-    nan = '  File "train.py", line 212, in main\n    loss = step(batch)\n  File "model.py", line 88, in step\n    raise ValueError("loss is nan")\nValueError: loss is nan'
+    nan = "\n".join(
+        (
+            '  File "train.py", line 212, in main',
+            "    loss = step(batch)",
+            '  File "model.py", line 88, in step',
+            '    raise ValueError("loss is nan")',
+            "ValueError: loss is nan",
+        )
+    )
     told: list[tuple[float, str, str, int, str, str, str, float, int]] = [
         (25.1, "Process", "InPlace", 11, f"{workers}1", "gpu-04", "ended by SIGKILL", 0.8, 1),
         (21.4, "Node", "SpareSwap", 40, f"{workers}5", "gpu-09", "it did not respond for 5.0 s", 8.2, 1),
@@ -127,14 +136,15 @@ def _story(now: float) -> Iterator[Object]:
         cause: Object = {"rank": rank, "pod": pod, "node": node, "message": message}
         if "nan" in message:
             cause |= {"exitCode": 1, "traceback": nan}
-        yield _recovery(number, fault=fault, strategy=strategy, cause=cause, detectedAt=written(at), pauseSeconds=pause) | {
+        yield _recovery(number, fault=fault, strategy=strategy, cause=cause, detectedAt=written(at)) | {
+            "pauseSeconds": pause,
             "resumedAt": written(at + pause),
             "outcome": "Recovered",
             "lostSteps": lost,
             "gpuSecondsLost": pause * 64,
             "restoredFrom": "Storage" if lost > 2 else "PeerMemory",
             "reason": "restart 1 of 10 within 1 h" if strategy == "InPlace" else f"pod {pod} was lost",
-        }  # fmt: skip
+        }
     cause = {"rank": 8, "pod": f"{workers}1", "node": "gpu-17", "message": "Xid 79: the GPU has fallen off the bus"}
     late = _recovery(len(told), fault="Node", strategy="SpareSwap", cause=cause, detectedAt=written(now - 4))
     yield late | {"resumedAt": None, "pauseSeconds": None, "reason": f"pod {workers}1 was lost"}
@@ -178,9 +188,14 @@ def _story_events(now: float) -> Iterator[Object]:
         (0.01, "Warning", "NodeAvoided", "new pods avoid node gpu-17"),
     )
     for number, (hours, kind, reason, message) in enumerate(told):
-        metadata = {"namespace": "team-a", "name": f"event-{number}"}
-        at = written(now - hours * HOUR_S)
-        yield {"metadata": metadata, "involvedObject": about, "type": kind, "reason": reason, "message": message, "eventTime": at}  # fmt: skip
+        yield {
+            "metadata": {"namespace": "team-a", "name": f"event-{number}"},
+            "involvedObject": about,
+            "type": kind,
+            "reason": reason,
+            "message": message,
+            "eventTime": written(now - hours * HOUR_S),
+        }
 
 
 def _story_nodes() -> Iterator[Object]:

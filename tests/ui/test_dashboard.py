@@ -1,10 +1,7 @@
 """The dashboard in a real Chromium, with the objects of a fake API server."""
 
-import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
 
 import pytest
 

@@ -46,7 +46,9 @@ def _why() -> RenderableType:
 
 def _why_with_details() -> RenderableType:
     job = read_job(samples.job())
-    return render.why(causes.why(job, recoveries_of(job, [read_recovery(samples.recovery_object())]), samples.NOW, 1, "understudy"))
+    return render.why(
+        causes.why(job, recoveries_of(job, [read_recovery(samples.recovery_object())]), samples.NOW, 1, "understudy")
+    )
 
 
 def _timeline() -> RenderableType:
