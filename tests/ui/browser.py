@@ -19,7 +19,7 @@ from typing import Any
 
 import aiohttp
 
-LIMIT_S = 30.0
+LIMIT_S = 100.0
 POLL_S = 0.05
 #: Keys that are no characters, with the codes that Chromium needs for its own actions, such as scrolling.
 KEYS = {"Enter": 13, "Tab": 9, "Escape": 27, "ArrowDown": 40, "ArrowUp": 38, "End": 35, "Home": 36, "PageDown": 34}

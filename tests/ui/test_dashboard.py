@@ -4,6 +4,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import pytest_asyncio
 
 from tests.ui import fleets
 from tests.ui.browser import Page, browser
@@ -11,6 +12,8 @@ from tests.ui.fake_cluster import FakeCluster, fake_cluster
 from tests.ui.serving import serving
 from tests.unit.cli import samples
 
+#: The first test starts the browser, which takes long on a machine that does other things, too.
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 JOB = "#/job/team-a/llm"
 
 
@@ -28,19 +31,24 @@ def cluster() -> Iterator[FakeCluster]:
         yield cluster
 
 
-@pytest.fixture
-async def page() -> AsyncIterator[Page]:
-    """Nothing that a test does makes the page report an error."""
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def chromium() -> AsyncIterator[Page]:
     async with browser() as page:
         yield page
-        assert page.errors == []
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
+async def page(chromium: Page) -> Page:
+    chromium.errors.clear()
+    return chromium
+
+
+@pytest_asyncio.fixture(loop_scope="module")
 async def url(cluster: FakeCluster, page: Page) -> AsyncIterator[str]:
     async with serving(cluster) as url:
         yield url
         await page.open("about:blank")  # so that it does not report the end of the server
+        assert page.errors == []
 
 
 def rows_of(label: str) -> str:
@@ -260,7 +268,7 @@ _LOWEST_CONTRAST = """(() => {
   const texts = [...document.querySelectorAll("body *:not(svg *)")].filter((one) =>
     one.checkVisibility() && [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim()));
   return Math.min(...texts.map((one) => {
-    const [a, b] = [light(parts(getComputedStyle(one).color)), light(ground(one))].sort();
+    const [a, b] = [light(parts(getComputedStyle(one).color)), light(ground(one))].sort((a, b) => a - b);
     return (b + 0.05) / (a + 0.05);
   }));
 })()"""

@@ -17,7 +17,8 @@ const sections = new Map(); // name -> Map of rows by key
 let source = null;
 let isFresh = false; // the next message is the first one of its connection, so it has all rows
 let clockOffset = 0; // of the server's clock, in seconds
-let isChanged = false;
+let isDue = false; // a frame will draw
+const changed = new Set(); // sections that have changed since the last frame
 let view = null;
 let retry = 0;
 
@@ -42,27 +43,40 @@ function connect() {
 }
 
 function apply({ now: time, set, gone }) {
-  if (isFresh) sections.clear();
+  if (isFresh) clear();
   isFresh = false;
   clockOffset = time - Date.now() / 1000;
-  for (const [name, keys] of Object.entries(gone)) for (const key of keys) sections.get(name)?.delete(key);
-  for (const [name, changed] of Object.entries(set)) {
-    if (!sections.has(name)) sections.set(name, new Map());
-    for (const [key, value] of Object.entries(changed)) sections.get(name).set(key, value);
+  for (const [name, keys] of Object.entries(gone)) {
+    for (const key of keys) sections.get(name)?.delete(key);
+    change(name);
   }
-  change();
+  for (const [name, values] of Object.entries(set)) {
+    if (!sections.has(name)) sections.set(name, new Map());
+    for (const [key, value] of Object.entries(values)) sections.get(name).set(key, value);
+    change(name);
+  }
 }
 
-function change() {
-  if (!isChanged) requestAnimationFrame(redraw);
-  isChanged = true;
+function clear() {
+  for (const name of sections.keys()) change(name);
+  sections.clear();
+}
+
+// Draw in the next frame what shows this section.
+function change(name) {
+  changed.add(name);
+  if (!isDue) requestAnimationFrame(redraw);
+  isDue = true;
 }
 
 function redraw() {
-  isChanged = false;
-  const warnings = (row("state")?.warnings ?? []).map((text) => element("li", {}, `! ${text}`));
-  document.getElementById("warnings").replaceChildren(...warnings);
-  view.draw();
+  isDue = false;
+  if (changed.has("state")) {
+    const warnings = (row("state")?.warnings ?? []).map((text) => element("li", {}, `! ${text}`));
+    document.getElementById("warnings").replaceChildren(...warnings);
+  }
+  view.draw((...names) => names.some((name) => changed.has(name)) || changed.has("state"));
+  changed.clear();
 }
 
 function setConnection(text, kind) {
@@ -76,9 +90,9 @@ const emptyText = (text) => () => (row("state")?.is_complete ? text : "Reading t
 // Parts of views ------------------------------------------------------------------------------------------------------
 
 // A search field. A row has to contain each of its words.
-function searchField(label) {
+function searchField(label, ...names) {
   const texts = new WeakMap();
-  const field = element("input", { type: "search", placeholder: `${label}   /`, oninput: change });
+  const field = element("input", { type: "search", placeholder: `${label}   /`, oninput: () => names.forEach(change) });
   field.setAttribute("aria-label", label);
   const matches = (found) => {
     const wanted = field.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -90,14 +104,14 @@ function searchField(label) {
 }
 
 // Buttons with the number of rows of each state. A pressed button shows only these.
-function stateButtons(label) {
+function stateButtons(label, name) {
   const box = element("div", { className: "states", role: "group" });
   box.setAttribute("aria-label", label);
   const buttons = new Map();
   let wanted = "";
   const choose = (state) => {
     wanted = wanted === state ? "" : state;
-    change();
+    change(name);
   };
   const draw = (states) => {
     const counts = new Map([...buttons.keys()].map((state) => [state, 0]));
@@ -132,19 +146,19 @@ const title = (text) => {
 // The fleet -----------------------------------------------------------------------------------------------------------
 
 function fleetView() {
-  const search = searchField("Search jobs");
-  const states = stateButtons("Phases");
+  const search = searchField("Search jobs", "jobs");
+  const states = stateButtons("Phases", "jobs");
   const heading = element("h1", {}, "Jobs");
   const columns = [
     { title: "Phase", text: (job) => signed(job.phase), tone: (job) => tone(job.phase), width: "8rem" },
-    { title: "Name", text: (job) => job.name, href: jobAddress, width: "minmax(8rem, 2fr)" },
-    { title: "Namespace", text: (job) => job.namespace, width: "minmax(5rem, 1fr)" },
-    { title: "Ready", text: (job) => job.ready, width: "6rem", isNumber: true },
+    { title: "Name", text: (job) => job.name, href: jobAddress, width: "minmax(9rem, 2fr)" },
+    { title: "Namespace", text: (job) => job.namespace, width: "minmax(6.5rem, 1fr)" },
+    { title: "Ready", text: (job) => job.ready, width: "5rem", isNumber: true },
     { title: "Spares", text: (job) => job.spares, width: "4.5rem", isNumber: true },
     { title: "Recoveries", text: (job) => `${job.recoveries}`, order: (job) => job.recoveries, width: "6.5rem", isNumber: true },
-    { title: "Last fault", text: faultText, order: (job) => -(job.fault_at ?? 0), width: "minmax(13rem, 1.5fr)" },
-    { title: "Step", text: stepText, order: (job) => job.step ?? -1, width: "9rem", isNumber: true },
-    { title: "Age", text: (job) => age(job.created_at, now()), order: (job) => -job.created_at, width: "5rem", isNumber: true },
+    { title: "Last fault", text: faultText, order: (job) => -(job.fault_at ?? 0), width: "minmax(14rem, 1.5fr)" },
+    { title: "Step", text: stepText, order: (job) => job.step ?? -1, width: "8.5rem", isNumber: true },
+    { title: "Age", text: (job) => age(job.created_at, now()), order: (job) => -job.created_at, width: "4rem", isNumber: true },
     { title: "Attention", text: (job) => job.notes.join(" "), width: "minmax(6rem, 2fr)" },
   ];
   const open = (job) => (location.hash = jobAddress(job));
@@ -172,7 +186,7 @@ function jobView(namespace, name) {
   const faults = faultsPart();
   const pods = podsPart();
   const history = historyPart();
-  const parts = element("div", {}, facts, notes, timeline.box, faults.box, pods.box, history.box);
+  const parts = element("div", { hidden: true }, facts, notes, timeline.box, faults.box, pods.box, history.box);
   const missing = element("p", { className: "empty" });
   main.replaceChildren(element("div", { className: "bar" }, element("a", { href: "#/jobs" }, "Jobs"), ` / ${namespace} /`, heading), missing, parts);
   const drawFacts = () => {
@@ -196,9 +210,11 @@ function jobView(namespace, name) {
     facts.replaceChildren(...shown.map(([term, text, kind]) => fact(term, text, kind)));
     notes.replaceChildren(...job.notes.map((note) => element("li", {}, `! ${note}`)));
   };
-  const draw = () => {
+  const draw = (has) => {
+    const isNew = parts.hidden;
     drawFacts();
-    if (row("job")) for (const part of [timeline, faults, pods, history]) part.draw();
+    if (!row("job")) return;
+    for (const part of [timeline, faults, pods, history]) if (isNew || has(...part.sections)) part.draw();
   };
   const tick = () => {
     drawFacts();
@@ -217,7 +233,7 @@ const oldestFirst = (a, b) => (a.at ?? 0) - (b.at ?? 0);
 
 function timelinePart() {
   const windows = [["whole job", 0], ["last 7 days", 604800], ["last 24 hours", 86400], ["last 6 hours", 21600], ["last hour", 3600], ["last 10 minutes", 600]];
-  const choice = element("select", { onchange: change }, ...windows.map(([text, value]) => element("option", { value }, text)));
+  const choice = element("select", { onchange: () => change("span") }, ...windows.map(([text, value]) => element("option", { value }, text)));
   choice.setAttribute("aria-label", "Part of the timeline");
   const figure = element("div", { className: "figure" });
   const key = element("p", { className: "legend" });
@@ -234,15 +250,15 @@ function timelinePart() {
     const left = [span.more_lanes && `${span.more_lanes} more groups of ranks had faults`, span.more_faults && `${span.more_faults} older faults are not shown`];
     key.replaceChildren(...legend(faults), element("span", {}, left.filter(Boolean).join("; ")));
   };
-  new ResizeObserver(() => row("job") && change()).observe(figure);
-  return { box, draw, tick: () => row("span") && !row("span").ended_at && now() - drawnAt > 5 && draw() };
+  new ResizeObserver(() => row("job") && change("span")).observe(figure);
+  return { box, draw, sections: ["span", "faults", "lanes"], tick: () => row("span") && !row("span").ended_at && now() - drawnAt > 5 && draw() };
 }
 
 // Faults, the newest first. A list keeps the entries that are open.
 function faultsPart() {
   const list = element("div", { className: "faults" });
   let most = FAULTS_SHOWN;
-  const more = element("button", { type: "button", onclick: () => { most *= 2; change(); } });
+  const more = element("button", { type: "button", onclick: () => { most *= 2; change("faults"); } });
   const { heading, box } = section("Faults", list, more);
   const drawn = new Map(); // key -> {fault, entry}
   const draw = () => {
@@ -256,7 +272,7 @@ function faultsPart() {
     more.hidden = found.length <= most;
     more.textContent = `Show more (${found.length - most})`;
   };
-  return { box, draw };
+  return { box, draw, sections: ["faults", "span"] };
 }
 
 function faultEntry(fault, isOpen = false) {
@@ -289,8 +305,8 @@ function faultEntry(fault, isOpen = false) {
 const GROUPS = ["members", "spares", "ended"];
 
 function podsPart() {
-  const search = searchField("Search pods");
-  const states = stateButtons("States of pods");
+  const search = searchField("Search pods", "pods");
+  const states = stateButtons("States of pods", "pods");
   const columns = [
     { title: "Ranks", text: (pod) => pod.ranks, order: (pod) => pod.place * 1e6 + pod.group, width: "8rem" },
     { title: "Pod", text: (pod) => pod.name, width: "minmax(9rem, 2fr)" },
@@ -310,7 +326,7 @@ function podsPart() {
     heading.textContent = `Pods: ${counts.join(", ")}`;
     table.show(pods.filter((pod) => states.matches(pod.state) && search.matches(pod)).sort(order));
   };
-  return { box, draw, tick: () => table.draw(), search: search.field };
+  return { box, draw, sections: ["pods"], tick: () => table.draw(), search: search.field };
 }
 
 function historyPart() {
@@ -322,13 +338,13 @@ function historyPart() {
   ];
   const table = new Table({ label: "History", columns, empty: emptyText("No entries") });
   const { box } = section("History, the newest first", table.element);
-  return { box, draw: () => table.show(rows("history").sort(oldestFirst).reverse()) };
+  return { box, draw: () => table.show(rows("history").sort(oldestFirst).reverse()), sections: ["history"] };
 }
 
 // Spares and nodes ----------------------------------------------------------------------------------------------------
 
 function spareView() {
-  const search = searchField("Search spares");
+  const search = searchField("Search spares", "owners", "spares");
   const ofOwners = [
     { title: "Namespace", text: (owner) => owner.namespace, width: "minmax(6rem, 1fr)" },
     { title: "Owner", text: (owner) => `${owner.kind} ${owner.owner}`, width: "minmax(9rem, 2fr)" },
@@ -364,7 +380,7 @@ function spareView() {
 }
 
 function nodeView() {
-  const search = searchField("Search nodes");
+  const search = searchField("Search nodes", "nodes");
   const heading = element("h1", {}, "Nodes");
   const state = (node) => node.state.split(",")[0];
   const columns = [
@@ -392,7 +408,7 @@ function nodeView() {
 
 function route() {
   const [page, ...names] = location.hash.replace(/^#\//, "").split("/").map(decoded);
-  sections.clear();
+  clear();
   if (page === "job" && names.length === 2) view = jobView(...names);
   else if (page === "spares") view = spareView();
   else if (page === "nodes") view = nodeView();
@@ -403,7 +419,7 @@ function route() {
     else link.removeAttribute("aria-current");
   }
   connect();
-  change();
+  change("state");
 }
 
 function decoded(part) {
@@ -425,8 +441,8 @@ addEventListener("keydown", (event) => {
     event.preventDefault();
   } else if (event.key === "Escape" && event.target === view.search) {
     view.search.value = "";
+    view.search.dispatchEvent(new Event("input"));
     view.search.blur();
-    change();
   }
 });
 document.addEventListener("visibilitychange", connect);
