@@ -366,7 +366,7 @@ def test_the_program_of_the_dashboard_accepts_the_arguments_of_the_chart():
     assert python == "/opt/understudy/bin/python"
     done = subprocess.run(
         [sys.executable, *words],
-        env={"PYTHONPATH": "sidecar", "HOME": "/nonexistent"},
+        env={"PYTHONPATH": "sidecar", "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"},
         cwd=CHECKOUT,
         capture_output=True,
         text=True,

@@ -120,7 +120,7 @@ def _story(now: float) -> Iterator[Object]:
             "ValueError: loss is nan",
         )
     )
-    told: list[tuple[float, str, str, int, str, str, str, float, int]] = [
+    faults: list[tuple[float, str, str, int, str, str, str, float, int]] = [
         (25.1, "Process", "InPlace", 11, f"{workers}1", "gpu-04", "ended by SIGKILL", 0.8, 1),
         (21.4, "Node", "SpareSwap", 40, f"{workers}5", "gpu-09", "it did not respond for 5.0 s", 8.2, 1),
         (18.9, "Process", "InPlace", 3, f"{workers}0", "gpu-02", "ValueError: loss is nan", 1.3, 12),
@@ -131,7 +131,7 @@ def _story(now: float) -> Iterator[Object]:
         (3.3, "Node", "SpareSwap", 40, "llm-70b-main-spare-b7", "gpu-14", "it did not respond for 5.0 s", 7.9, 1),
         (0.9, "Node", "SpareSwap", 16, f"{workers}2", "gpu-05", "it did not respond for 5.0 s", 9.4, 2),
     ]
-    for number, (hours, fault, strategy, rank, pod, node, message, pause, lost) in enumerate(told):
+    for number, (hours, fault, strategy, rank, pod, node, message, pause, lost) in enumerate(faults):
         at = now - hours * HOUR_S
         cause: Object = {"rank": rank, "pod": pod, "node": node, "message": message}
         if "nan" in message:
@@ -146,7 +146,7 @@ def _story(now: float) -> Iterator[Object]:
             "reason": "restart 1 of 10 within 1 h" if strategy == "InPlace" else f"pod {pod} was lost",
         }
     cause = {"rank": 8, "pod": f"{workers}1", "node": "gpu-17", "message": "Xid 79: the GPU has fallen off the bus"}
-    late = _recovery(len(told), fault="Node", strategy="SpareSwap", cause=cause, detectedAt=written(now - 4))
+    late = _recovery(len(faults), fault="Node", strategy="SpareSwap", cause=cause, detectedAt=written(now - 4))
     yield late | {"resumedAt": None, "pauseSeconds": None, "reason": f"pod {workers}1 was lost"}
 
 
@@ -182,12 +182,12 @@ def _story_pod(name: str, node: str, rank: int | None, created_at: float, **chan
 
 def _story_events(now: float) -> Iterator[Object]:
     about = {"uid": "uid-of-llm-70b-main"}
-    told = (
+    events = (
         (26.1, "Normal", "CoordinatorAppointed", "pod llm-70b-main-workers-0-0: the job has no coordinator"),
         (9.6, "Warning", "Disrupted", "pod llm-70b-main-workers-0-7: evicted, the node was low on memory"),
         (0.01, "Warning", "NodeAvoided", "new pods avoid node gpu-17"),
     )
-    for number, (hours, kind, reason, message) in enumerate(told):
+    for number, (hours, kind, reason, message) in enumerate(events):
         yield {
             "metadata": {"namespace": "team-a", "name": f"event-{number}"},
             "involvedObject": about,

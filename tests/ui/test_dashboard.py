@@ -130,7 +130,7 @@ async def test_spares_and_nodes(page: Page, url: str) -> None:
     assert states == [["✕ NotReady", "node-a"], ["● Ready", "node-d"], ["● Ready", "node-b"], ["● Ready", "node-c"]]
 
 
-async def test_an_account_without_the_right_to_list_nodes_is_told(page: Page, cluster: FakeCluster) -> None:
+async def test_a_missing_right_to_list_nodes_is_reported(page: Page, cluster: FakeCluster) -> None:
     cluster.forbidden = {"nodes", "events", "recoveries"}
     async with serving(cluster) as url:
         await page.open(f"{url}#/nodes")

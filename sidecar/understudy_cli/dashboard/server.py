@@ -234,7 +234,7 @@ async def _stream(request: web.Request, board: Board) -> web.StreamResponse:
     try:
         await response.prepare(request)
         await response.write(b"retry: 1000\n\n")
-        async for message in _messages(board, address):
+        async for message in messages(board, address):
             await response.write(message)
     except ConnectionResetError:
         pass  # the browser has gone
@@ -243,7 +243,7 @@ async def _stream(request: web.Request, board: Board) -> web.StreamResponse:
     return response
 
 
-async def _messages(board: Board, address: Address) -> AsyncIterator[bytes]:
+async def messages(board: Board, address: Address) -> AsyncIterator[bytes]:
     sent: Page = {}
     while True:
         seen, now = board.fleet, time.time()

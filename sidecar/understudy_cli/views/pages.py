@@ -113,8 +113,8 @@ class FaultLine:
 
 
 @dataclass(frozen=True)
-class Held:
-    """A pod that held the ranks of a lane. start: None if it is not known. end: None for the holder of now."""
+class RankHolder:
+    """A pod that has the ranks of a lane, from start (None: not known) to end (None: it has them now)."""
 
     pod: str
     node: str
@@ -124,11 +124,11 @@ class Held:
 
 @dataclass(frozen=True)
 class Lane:
-    """The ranks of one pod, and the pods that held them. faults: their times and kinds."""
+    """The ranks of one pod, and the pods that have had them, the oldest first. faults: their times and kinds."""
 
     ranks: str
     group: int
-    held: tuple[Held, ...]
+    holders: tuple[RankHolder, ...]
     faults: tuple[tuple[float, str], ...]
 
 
@@ -267,35 +267,35 @@ def _fault_line(recovery: Recovery) -> FaultLine:
 def lanes(job: Job, pods: Sequence[Pod], recoveries: Sequence[Recovery]) -> tuple[Lane, ...]:
     """The ranks that had faults, those with the newest fault first. recoveries: the oldest first.
 
-    A recovery names the pod that failed, so the pod of the next fault of the same ranks, or the holder of now, is the
-    pod that took them. All other ranks have the pod that they began with.
+    A recovery names the pod that failed, so the pod of the next fault of the same ranks, or their pod of now, is the pod
+    that took them. All other ranks have the pod that they began with.
     """
     nproc = max((pod.nproc for pod in pods), default=0) or 1
-    holders = {pod.group_rank: pod for pod in pods if pod.group_rank is not None and not pod.has_ended}
+    current = {pod.group_rank: pod for pod in pods if pod.group_rank is not None and not pod.has_ended}
     faults: dict[int, list[Recovery]] = {}
     for recovery in recoveries:
         if recovery.cause.rank is not None and recovery.cause.pod and recovery.detected_at is not None:
             faults.setdefault(recovery.cause.rank // nproc, []).append(recovery)
-    found = [_lane(job, group, nproc, of_lane, holders.get(group)) for group, of_lane in faults.items()]
+    found = [_lane(job, group, nproc, of_lane, current.get(group)) for group, of_lane in faults.items()]
     return tuple(sorted(found, key=lambda lane: -lane.faults[-1][0]))
 
 
 def _lane(job: Job, group: int, nproc: int, faults: Sequence[Recovery], holder: Pod | None) -> Lane:
-    held: list[Held] = []
+    found: list[RankHolder] = []
     start = job.started_at
     for recovery in faults:
         if recovery.strategy in _MOVES:
-            held.append(Held(recovery.cause.pod, recovery.cause.node, start, recovery.detected_at))
+            found.append(RankHolder(recovery.cause.pod, recovery.cause.node, start, recovery.detected_at))
             start = recovery.ended_at if recovery.ended_at is not None else recovery.detected_at
     last = faults[-1]
     if job.completed_at is not None and last.strategy not in _MOVES:
-        held.append(Held(last.cause.pod, last.cause.node, start, job.completed_at))
+        found.append(RankHolder(last.cause.pod, last.cause.node, start, job.completed_at))
     elif holder is not None and not (last.is_open and holder.name == last.cause.pod and last.strategy in _MOVES):
-        held.append(Held(holder.name, holder.node, start, job.completed_at))
+        found.append(RankHolder(holder.name, holder.node, start, job.completed_at))
     first = group * nproc
     ranks = f"rank {first}" if nproc == 1 else f"ranks {first}-{first + nproc - 1}"
     times = tuple((recovery.detected_at, recovery.fault) for recovery in faults if recovery.detected_at is not None)
-    return Lane(ranks, group, tuple(held), times)
+    return Lane(ranks, group, tuple(found), times)
 
 
 # Changes --------------------------------------------------------------------------------------------------------------

@@ -149,18 +149,18 @@ async def test_a_stream_has_all_rows_first_and_then_those_that_change() -> None:
 async def test_a_fleet_that_comes_while_a_message_is_sent_is_not_missed() -> None:
     board = Board()
     board.show(fleet("a"))
-    messages = server._messages(board, Address("fleet"))
-    await anext(messages)
+    stream = server.messages(board, Address("fleet"))
+    await anext(stream)
     board.show(fleet("a", "b"))  # before the stream waits
     async with asyncio.timeout(server.HEARTBEAT_S / 2):
-        assert b"team-a/b" in await anext(messages)
+        assert b"team-a/b" in await anext(stream)
 
 
 async def test_a_stream_without_changes_says_that_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEARTBEAT_S", 0.01)
     board = Board()
-    messages = server._messages(board, Address("fleet"))
-    assert [(await anext(messages))[:2] for _ in range(3)] == [b"da", b": ", b": "]
+    stream = server.messages(board, Address("fleet"))
+    assert [(await anext(stream))[:2] for _ in range(3)] == [b"da", b": ", b": "]
 
 
 async def test_a_large_page_comes_in_messages_of_1_000_rows() -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.cli import samples
 from understudy_cli.facts import Fleet, Job, Pod, Recovery
 from understudy_cli.reading import read_event, read_job, read_node, read_pod, read_pool, read_recovery
-from understudy_cli.views.pages import Address, Held, JobLine, Page, changes, lanes, page
+from understudy_cli.views.pages import Address, JobLine, Page, RankHolder, changes, lanes, page
 
 JOB = Address("job", "team-a", "llm")
 
@@ -103,44 +103,44 @@ def fault(minute: int, strategy: str, rank: int, pod: str, **given: Any) -> Reco
     return read_recovery(samples.recovery(strategy=strategy, cause=cause, detectedAt=at, resumedAt=end) | given)
 
 
-def holder(name: str, rank: int) -> Pod:
+def active(name: str, rank: int) -> Pod:
     return read_pod(samples.pod(name, "node-now", rank=rank))
 
 
 NINE, TEN = samples.NOW - 3 * 3600, samples.NOW - 2 * 3600
 
 
-def test_a_lane_has_the_pods_that_held_its_ranks_one_after_the_other() -> None:
+def test_a_lane_has_the_pods_of_its_ranks_one_after_the_other() -> None:
     # given ranks 2-3, whose pod a was replaced by b, which had a fault in place and was then replaced by c
     faults = (fault(5, "SpareSwap", 3, "a"), fault(7, "InPlace", 2, "b"), fault(20, "PodRecreate", 2, "b"))
     # when its lane is made
-    (lane,) = lanes(job_of(), [holder("c", 1), holder("d", 0)], faults)
-    # then each pod has held them from the end of one recovery to the next fault
+    (lane,) = lanes(job_of(), [active("c", 1), active("d", 0)], faults)
+    # then each pod has them from the end of one recovery to the next fault
     assert lane.ranks == "ranks 2-3"
-    assert lane.held == (
-        Held("a", "node-of-a", NINE, TEN + 300),
-        Held("b", "node-of-b", TEN + 310, TEN + 1200),
-        Held("c", "node-now", TEN + 1210, None),
+    assert lane.holders == (
+        RankHolder("a", "node-of-a", NINE, TEN + 300),
+        RankHolder("b", "node-of-b", TEN + 310, TEN + 1200),
+        RankHolder("c", "node-now", TEN + 1210, None),
     )
     assert lane.faults == ((TEN + 300, "Process"), (TEN + 420, "Process"), (TEN + 1200, "Process"))
 
 
-def test_a_lost_pod_holds_no_ranks_while_its_recovery_is_open() -> None:
+def test_a_lost_pod_has_no_ranks_while_its_recovery_is_open() -> None:
     lost = fault(5, "SpareSwap", 3, "a", resumedAt=None, pauseSeconds=None)
-    (lane,) = lanes(job_of(), [holder("a", 1)], (lost,))
-    assert lane.held == (Held("a", "node-of-a", NINE, TEN + 300),)
+    (lane,) = lanes(job_of(), [active("a", 1)], (lost,))
+    assert lane.holders == (RankHolder("a", "node-of-a", NINE, TEN + 300),)
 
 
 def test_a_lane_ends_with_its_job() -> None:
     ended = job_of(completionTime="2026-11-20T11:00:00Z")
     (lane,) = lanes(ended, [], (fault(5, "InPlace", 3, "a"),))
-    assert [(held.start, held.end) for held in lane.held] == [(NINE, samples.NOW - 3600)]
+    assert [(holder.start, holder.end) for holder in lane.holders] == [(NINE, samples.NOW - 3600)]
 
 
 def test_lanes_begin_with_the_newest_fault_and_faults_without_a_rank_have_none() -> None:
     faults = (fault(5, "InPlace", 0, "a"), fault(6, "InPlace", 2, "b"), fault(7, "InPlace", 1, "a"))
     unknown = fault(8, "SpareSwap", 0, "z", cause={"pod": "z"})
-    found = lanes(job_of(), [holder("a", 0), holder("b", 1)], (*faults, unknown))
+    found = lanes(job_of(), [active("a", 0), active("b", 1)], (*faults, unknown))
     assert [lane.ranks for lane in found] == ["ranks 0-1", "ranks 2-3"]
 
 

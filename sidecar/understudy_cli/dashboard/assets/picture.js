@@ -1,4 +1,4 @@
-// The picture of a job's timeline: training and pauses, faults, rounds, losses, and the pods that held failed ranks.
+// The picture of a job's timeline: training and pauses, faults, rounds, losses, and the pods of the ranks that had faults.
 //
 // Shapes and patterns carry the meaning, and colors only repeat it. The list of faults has the same facts as text.
 
@@ -92,11 +92,11 @@ function drawTraining(parts, { x, y, began, from, end, seen }) {
     const box = { x: left, y: y + 16, width: Math.max(2, right - left), height: 16 };
     parts.push(draw("rect", { ...box, class: "gap" }), draw("rect", { ...box, class: "pause" }));
   }
-  for (const fault of seen) parts.push(titled(marker(fault.fault, fault.is_open, x(fault.at), y), told(fault)));
+  for (const fault of seen) parts.push(titled(marker(fault.fault, fault.is_open, x(fault.at), y), faultTitle(fault)));
   return y + 36;
 }
 
-function told(fault) {
+function faultTitle(fault) {
   const lost = [fault.pause && `pause ${fault.pause}`, fault.lost].filter(Boolean).join(", ");
   const strategy = fault.strategy || "no strategy yet";
   return [`${clock(fault.at)} ${fault.fault}: ${fault.first}`, fault.symptom, strategy, lost].filter(Boolean).join("\n");
@@ -135,16 +135,16 @@ function drawStrip(parts, { x, y, seen, label, of, text }) {
 function drawLanes(parts, { x, y, lanes, from, end }) {
   for (const lane of lanes) {
     parts.push(words(0, y + 14, lane.ranks));
-    lane.held.forEach((held, index) => {
-      if ((held.end ?? end) < from) return;
-      const [left, right] = [x(held.start ?? from), x(held.end ?? end)];
+    lane.holders.forEach((holder, index) => {
+      if ((holder.end ?? end) < from) return;
+      const [left, right] = [x(holder.start ?? from), x(holder.end ?? end)];
       const box = { x: left, y: y + 2, width: Math.max(2, right - left), height: LANE_PX - 6 };
-      const until = held.end === null ? "now" : clock(held.end);
-      const title = `${lane.ranks}: pod ${held.pod}, node ${held.node || "not known"}\n${clock(held.start)} to ${until}`;
-      parts.push(titled(draw("rect", { ...box, rx: 2, class: `held${index % 2 ? " other" : ""}` }), title));
+      const until = holder.end === null ? "now" : clock(holder.end);
+      const title = `${lane.ranks}: pod ${holder.pod}, node ${holder.node || "not known"}\n${clock(holder.start)} to ${until}`;
+      parts.push(titled(draw("rect", { ...box, rx: 2, class: `holder${index % 2 ? " other" : ""}` }), title));
       const letters = Math.floor((box.width - 14) / LETTER_PX);
-      const text = letters >= held.pod.length ? held.pod : `…${held.pod.slice(held.pod.length - letters + 1)}`;
-      if (letters > 5) parts.push(words(left + 10, y + 14, text, "small held-name"));
+      const text = letters >= holder.pod.length ? holder.pod : `…${holder.pod.slice(holder.pod.length - letters + 1)}`;
+      if (letters > 5) parts.push(words(left + 10, y + 14, text, "small holder-name"));
     });
     for (const [at, kind] of lane.faults) {
       if (at >= from) parts.push(titled(marker(kind, false, x(at), y + LANE_PX / 2 - 1), `${clock(at)} ${kind}`));
