@@ -267,8 +267,8 @@ def _fault_line(recovery: Recovery) -> FaultLine:
 def lanes(job: Job, pods: Sequence[Pod], recoveries: Sequence[Recovery]) -> tuple[Lane, ...]:
     """The ranks that had faults, those with the newest fault first. recoveries: the oldest first.
 
-    A recovery names the pod that failed, so the pod of the next fault of the same ranks, or their pod of now, is the pod
-    that took them. All other ranks have the pod that they began with.
+    A recovery names the pod that failed. So the pod of the next fault of the same ranks, or their current pod, is the
+    pod that took them. All other ranks have the pod that they began with.
     """
     nproc = max((pod.nproc for pod in pods), default=0) or 1
     current = {pod.group_rank: pod for pod in pods if pod.group_rank is not None and not pod.has_ended}
