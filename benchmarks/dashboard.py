@@ -78,9 +78,9 @@ async def _disturb(page: Page, cluster: FakeCluster, case: str, now: float) -> N
             job["status"]["progress"]["step"] += 1 + number
             cluster.put("trainingjobs", job)
         else:
-            is_lost = number % 2 == 0
-            lost = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": str(not is_lost)}]}}
-            cluster.put("pods", fleets.large_pod("huge", number // 2 * 7 % PODS, now, **lost))
+            ready = {"type": "Ready", "status": str(number % 2 == 1)}
+            status = {"phase": "Running", "conditions": [ready]}
+            cluster.put("pods", fleets.large_pod("huge", number // 2 * 7 % PODS, now, status=status))
         await asyncio.sleep(CHANGE_S)
     await page.run("window.rest()")
 
