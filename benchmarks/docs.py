@@ -19,7 +19,6 @@ from pathlib import Path
 from benchmarks import tables
 from benchmarks.archived import Archived, read_archived
 from benchmarks.child import CHECKOUT
-from benchmarks.dashboard import GOALS as DASHBOARD
 from benchmarks.goals import Goal, check
 from benchmarks.hostile.goals import GOALS as HOSTILE
 from benchmarks.journal import Session, read_sessions
@@ -58,7 +57,6 @@ GOALS: dict[str, Sequence[Goal]] = {
     "snapshot": SNAPSHOT,
     "step": STEP,
     "webhook": WEBHOOK,
-    "dashboard": DASHBOARD,
     "injection": (),  # measured by tests/e2e/test_inject.py
 }
 #: By benchmark, the systems that are compared in each case.
