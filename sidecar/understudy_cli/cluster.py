@@ -1,11 +1,11 @@
 """The objects of one namespace, or of all, as the verbs ask for them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from understudy_cli import fields
 from understudy_cli.api import FORBIDDEN, NOT_FOUND, Api, collection
-from understudy_cli.facts import INJECTED_JOB, TRAINING_JOB, Event, Job, Recovery
+from understudy_cli.facts import INJECTED_JOB, TRAINING_JOB, Event, Job, Pod, Recovery
 from understudy_cli.failures import NoAnswer, NotFound
 from understudy_cli.fields import Raw
 from understudy_cli.following import Collection, Followed
@@ -74,6 +74,15 @@ class Cluster:
         selector = f"involvedObject.uid={job.uid}"
         found = self.api.list(collection("v1", EVENTS, job.namespace), fields_of=selector)
         return tuple(map(read_event, found.items))
+
+    def annotate(self, pod: Pod, annotations: Mapping[str, str | None]) -> None:
+        """Set annotations of this pod, and not of a later one of its name. Raises NoAnswer."""
+        self.api.annotate(f"{collection('v1', PODS, pod.namespace)}/{pod.name}", pod.uid, annotations)
+
+    def annotate_job(self, job: Job, annotations: Mapping[str, str | None]) -> None:
+        """Raises NoAnswer."""
+        path = f"{collection(GROUP, PLURALS[job.kind], job.namespace)}/{job.name}"
+        self.api.annotate(path, job.uid, annotations)
 
     def follow_jobs(self) -> Followed:
         return Followed(self.api, tuple(self._jobs_to_follow()))
