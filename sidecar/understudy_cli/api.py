@@ -65,16 +65,21 @@ class Api:
         return self._json("GET", path, query or {}, None)
 
     def list(self, path: str, selector: str = "", fields_of: str = "") -> ObjectList:
-        """All objects of a collection, page by page. fields_of: a field selector. Raises NoAnswer."""
-        items: list[Raw] = []
+        """All objects of a collection. fields_of: a field selector. Raises NoAnswer."""
+        pages = tuple(self.pages(path, selector, fields_of))
+        return ObjectList(tuple(item for page in pages for item in page.items), pages[-1].version)
+
+    def pages(self, path: str, selector: str = "", fields_of: str = "") -> Iterator[ObjectList]:
+        """The same in parts, so that a caller need not keep all objects as they are. Raises NoAnswer."""
         token = ""
         while True:
             query = {"limit": str(PAGE), "labelSelector": selector, "fieldSelector": fields_of, "continue": token}
             page = self._json("GET", path, query, None)
-            items += fields.entries(page, "items")
+            version = str(fields.get(page, "metadata", "resourceVersion") or "")
+            yield ObjectList(tuple(fields.entries(page, "items")), version)
             token = str(fields.get(page, "metadata", "continue") or "")
             if not token:
-                return ObjectList(tuple(items), str(fields.get(page, "metadata", "resourceVersion") or ""))
+                return
 
     def watch(self, path: str, version: str, selector: str = "", fields_of: str = "") -> Iterator[WatchEvent]:
         """The changes since that version, until the API server ends the watch. Raises NoAnswer."""

@@ -24,10 +24,15 @@ from understudy_cli.live import job_frames, tree_frames, wait_for_drain, wait_fo
 from understudy_cli.log_lines import Wanted
 from understudy_cli.pod_logs import FollowedLogs, Line, pods_to_read, read_lines
 from understudy_cli.printing import (
+    DEFAULT_PORT,
     DEFAULT_TAIL,
+    LOOPBACK,
     Follow,
     Format,
+    Hosts,
     Last,
+    Listen,
+    Port,
     Rank,
     Round,
     Tail,
@@ -35,6 +40,7 @@ from understudy_cli.printing import (
     draw,
     no_lines,
     remark,
+    serve_page,
     show,
     show_stacks,
 )
@@ -426,6 +432,29 @@ def drill(
     if result.remark and not output.is_data:
         remark(result.remark)
     show(result, output, lambda: render.drill(result))
+
+
+# dashboard ------------------------------------------------------------------------------------------------------------
+
+
+@app.command("dashboard", epilog="Example: understudy dashboard -A")
+def dashboard(
+    port: Port = DEFAULT_PORT,
+    listen: Listen = LOOPBACK,
+    host: Hosts = None,
+    namespace: Namespace = "",
+    all_namespaces: AllNamespaces = False,
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Serve a web page about all jobs, until Ctrl-C.
+
+    The page shows jobs, their pods and faults, spares and nodes, and follows each change. It has no login.
+    """
+    from understudy_cli.dashboard.sources import cluster_fleets
+
+    cluster = connect(kubeconfig, context, namespace, all_namespaces=all_namespaces)
+    serve_page(cluster_fleets(cluster.api, [cluster.namespace]), listen, port, host)
 
 
 if util.find_spec("understudy_local") is not None:  # the plugin's file does not contain local mode

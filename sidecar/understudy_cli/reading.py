@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 
 from understudy_cli import fields
-from understudy_cli.facts import AvoidedNode, Cause, Condition, Drill, Job, Node, Pod, Pool, Recovery
+from understudy_cli.facts import AvoidedNode, Cause, Condition, Drill, Event, Job, Node, Pod, Pool, Recovery
 from understudy_cli.fields import Raw
 from understudy_cli.untrusted import one_line
 from understudy_protocol import pod as names
@@ -75,17 +75,18 @@ def read_recovery(raw: Raw) -> Recovery:
         lost_steps=fields.number(raw, "lostSteps"),
         gpu_seconds_lost=fields.decimal(raw, "gpuSecondsLost"),
         rank_seconds_lost=fields.decimal(raw, "rankSecondsLost"),
+        owners=tuple(_name(owner, "uid") for owner in fields.entries(raw, "metadata", "ownerReferences")),
     )
 
 
-def recoveries_of(job: Job, objects: Iterable[Raw]) -> tuple[Recovery, ...]:
+def recoveries_of(job: Job, objects: Iterable[Recovery]) -> tuple[Recovery, ...]:
     """The recoveries of a job that are known, the oldest first: its objects of kind Recovery, and those of its status.
 
-    objects: of any job; empty if the cluster does not have the kind. An object has more fields than an entry of the
-    status about the same fault.
+    objects: those of kind Recovery, of any job; empty if the cluster does not have the kind. An object has more fields
+    than an entry of the status about the same fault.
     """
     of_status = job.recoveries or (() if job.last_recovery is None else (job.last_recovery,))
-    of_objects = [read_recovery(raw) for raw in objects if job.owns(raw)]
+    of_objects = [recovery for recovery in objects if job.uid in recovery.owners]
     times = {recovery.detected_at for recovery in of_objects}
     known = [*(recovery for recovery in of_status if recovery.detected_at not in times), *of_objects]
     return tuple(sorted(known, key=lambda recovery: recovery.detected_at or 0.0))
@@ -103,6 +104,7 @@ def read_pod(raw: Raw) -> Pod:
         name=_name(raw, "metadata", "name"),
         uid=_name(raw, "metadata", "uid"),
         job=labels.get(names.LABEL_JOB, ""),
+        job_uid=labels.get(names.LABEL_JOB_UID, ""),
         role=labels.get(names.LABEL_ROLE, ""),
         group_rank=int(rank) if has_rank else None,
         nproc=_nproc(raw),
@@ -116,6 +118,18 @@ def read_pod(raw: Raw) -> Pod:
         pool=labels.get(names.LABEL_POOL, ""),
         claimed_by=annotations.get(names.ANNOTATION_CLAIMED_BY, ""),
         trainer=trainer or _trainer(raw),
+    )
+
+
+def read_event(raw: Raw) -> Event:
+    times = (("series", "lastObservedTime"), ("lastTimestamp",), ("eventTime",), ("firstTimestamp",))
+    return Event(
+        about_uid=_name(raw, "involvedObject", "uid"),
+        at=next((at for path in times if (at := fields.time(raw, *path)) is not None), None),
+        reason=fields.text(raw, "reason", limit=60),
+        message=fields.text(raw, "message"),
+        times=fields.count(raw, "series", "count") or fields.count(raw, "count"),
+        is_warning=fields.text(raw, "type") == "Warning",
     )
 
 

@@ -13,7 +13,7 @@ from tests.unit.cli import samples
 from understudy_cli import render
 from understudy_cli.facts import Drill
 from understudy_cli.log_lines import grouped, newest_dumps
-from understudy_cli.reading import read_job, read_node, read_pod, read_pool, recoveries_of
+from understudy_cli.reading import read_event, read_job, read_node, read_pod, read_pool, read_recovery, recoveries_of
 from understudy_cli.views import causes, checks, drains, drills, jobs, nodes, spares, timeline
 
 FOLDER = Path(__file__).with_name("golden")
@@ -47,12 +47,14 @@ def _why() -> RenderableType:
 
 def _why_with_details() -> RenderableType:
     job = read_job(samples.job())
-    return render.why(causes.why(job, recoveries_of(job, [samples.recovery_object()]), samples.NOW, 1, "understudy"))
+    return render.why(
+        causes.why(job, recoveries_of(job, [read_recovery(samples.recovery_object())]), samples.NOW, 1, "understudy")
+    )
 
 
 def _timeline() -> RenderableType:
     job = read_job(samples.job())
-    return render.timeline(timeline.timeline(job, recoveries_of(job, ()), samples.events()))
+    return render.timeline(timeline.timeline(job, recoveries_of(job, ()), map(read_event, samples.events())))
 
 
 def _spares() -> RenderableType:

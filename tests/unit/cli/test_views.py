@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.cli import samples
 from understudy_cli.facts import Job, Recovery
-from understudy_cli.reading import read_job, read_node, read_pod, read_pool, recoveries_of
+from understudy_cli.reading import read_event, read_job, read_node, read_pod, read_pool, recoveries_of
 from understudy_cli.views import causes, jobs, nodes, phrases, spares, timeline
 
 
@@ -106,7 +106,7 @@ def test_why_of_a_job_that_no_operator_has_seen_sends_to_the_doctor() -> None:
 
 def test_a_timeline_is_in_the_order_of_time_and_has_each_fault_once() -> None:
     found = job()
-    entries = timeline.timeline(found, recoveries_of(found, ()), samples.events())
+    entries = timeline.timeline(found, recoveries_of(found, ()), map(read_event, samples.events()))
     assert [(entry.after, entry.kind) for entry in entries] == [
         ("+0s", "Created"),
         ("+58s", "CoordinatorAppointed"),
@@ -134,7 +134,7 @@ def test_conditions_in_their_ordinary_state_are_not_in_a_timeline() -> None:
 
 def test_events_about_faults_count_if_the_status_has_none() -> None:
     found = job(recoveries=[], lastRecovery=None)
-    assert "FaultDetected" in [entry.kind for entry in timeline.timeline(found, (), samples.events())]
+    assert "FaultDetected" in [entry.kind for entry in timeline.timeline(found, (), map(read_event, samples.events()))]
 
 
 def test_the_end_of_a_job_is_in_its_timeline() -> None:
