@@ -134,6 +134,7 @@ class Snapshot:
     rollouts: Optional[Rollouts] = None  # None: no worker has reported any
     fork_fallbacks: Optional[ForkFallbacks] = None  # None: all workers that should be forked are forked
     lacks_quorum: bool = False  # no majority of the voters is connected, so it cannot replace a member or form a round
+    stepping_since: Optional[float] = None  # the first step of the running round; None: none, or in an earlier term
 
 
 @dataclass(frozen=True)

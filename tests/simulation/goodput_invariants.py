@@ -1,0 +1,50 @@
+"""The account of the job's time is complete, and productive time was seen.
+
+It continues over all coordinators and over operators that are away. The simulation knows when steps were made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.simulation.cluster import SimulatedCluster
+from tests.simulation.world import EPOCH_S, Rule, Violation
+from understudy_operator.plan.times.rfc3339 import parse_time
+from understudy_protocol.goodput import Part, parts_at
+
+#: The sum of the parts differs from the wall time by at most this share of it.
+SUM_ERROR = 0.01
+
+
+@dataclass
+class GoodputInvariants:
+    cluster: SimulatedCluster
+
+    def check(self) -> None:
+        """Of the account in status, as a reader sees it now."""
+        status, now = self.cluster.operator.account, self.cluster.world.now
+        goodput = status.goodput
+        if goodput is None:
+            return
+        stepped_at = None if status.progress is None or status.progress.at is None else parse_time(status.progress.at)
+        parts = parts_at(goodput.seconds_by_field, goodput.part, parse_time(goodput.since), stepped_at, now)
+        end = now if status.completion_time is None else parse_time(status.completion_time)
+        self._the_parts_are_the_wall_time(parts, end - EPOCH_S)
+        self._productive_time_was_seen(parts)
+
+    def _the_parts_are_the_wall_time(self, parts: dict[str, float], wall_s: float) -> None:
+        total_s = sum(parts.values())
+        if any(seconds < 0 for seconds in parts.values()) or abs(total_s - wall_s) > SUM_ERROR * wall_s:
+            raise Violation(Rule.PARTS_ARE_THE_WALL_TIME, f"{parts} are {total_s:.3f} s of {wall_s:.3f} s")
+
+    def _productive_time_was_seen(self, parts: dict[str, float]) -> None:
+        training, productive_s = self.cluster.training, parts[Part.PRODUCTIVE.field]
+        if self.cluster.clocks_differ:
+            return
+        if productive_s > training.new_steps_s + LATE_S:
+            raise Violation(
+                Rule.PRODUCTIVE_TIME_HAS_STEPS, f"{productive_s:.1f} s, and steps were new for {training.new_steps_s:.1f} s: {parts}"
+            )
+
+
+LATE_S = 1.0
