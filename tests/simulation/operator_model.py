@@ -23,7 +23,13 @@ from understudy_operator.plan.facts.observed import TERMINAL_STATES, Coordinatio
 from understudy_operator.plan.facts.secret_writes import SecretWrites
 from understudy_operator.plan.facts.recoveries import merge_history, with_recoveries
 from understudy_operator.plan.facts.spec import JobSpec, ReplicatedJob, World
-from understudy_operator.plan.facts.status import Condition, CoordinatorStatus, JobStatus, ProgressStatus, StrategyCounts
+from understudy_operator.plan.facts.status import (
+    Condition,
+    CoordinatorStatus,
+    JobStatus,
+    ProgressStatus,
+    StrategyCounts,
+)
 from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, PatchPod
 from understudy_operator.plan.leadership.coordination import plan_label, plan_leadership, plan_link
 from understudy_operator.plan.leadership.elections import is_coordinator_missing

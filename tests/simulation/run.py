@@ -84,7 +84,7 @@ def run_case(case: Case) -> SimulatedCluster:
 
 
 def _run(cluster: SimulatedCluster, case: Case) -> None:
-    world, invariants, goodput = cluster.world, Invariants(cluster), GoodputInvariants(cluster)
+    world, invariants, goodput = cluster.world, Invariants(cluster), GoodputInvariants(cluster, case.faults)
     world.check = invariants.check
     faults = Faults(cluster, list(case.faults))
     latest = max((fault.at + fault.waited_for_s for fault in case.faults), default=0.0)

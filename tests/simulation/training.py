@@ -99,7 +99,9 @@ class Training:
         self.paused_before: dict[RoundToken, list[float]] = {}  # seconds from each last step before to its first
         self.total_steps = 0
         self.newest_step = 0  # of all rounds
-        self.new_steps_s = 0.0  # the time in which steps were made for the first time, after the first one of each round
+        self.new_steps_s = (
+            0.0  # the time in which steps were made for the first time, after the first one of each round
+        )
         self.stale_saves = 0
         self.stale_savers: set[str] = set()  # pods
         self.newest_since = 0.0  # when the newest round first stepped

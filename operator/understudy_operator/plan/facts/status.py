@@ -159,6 +159,7 @@ class PartSeconds(Record, frozen=True):
     capacity: Seconds = 0.0
     starting: Seconds = 0.0
     suspended: Seconds = 0.0
+    ending: Seconds = 0.0
     without_steps: Seconds = 0.0
     unknown: Seconds = 0.0
 

@@ -27,7 +27,14 @@ from msgspec.structs import asdict, replace
 from understudy_operator.plan.facts.counts import TrainingSize, training_size
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.recoveries import all_at_work, is_of_rollouts
-from understudy_operator.plan.facts.status import Goodput, JobStatus, LostTime, PartSeconds, RecoveryStatus, StrategyCounts
+from understudy_operator.plan.facts.status import (
+    Goodput,
+    JobStatus,
+    LostTime,
+    PartSeconds,
+    RecoveryStatus,
+    StrategyCounts,
+)
 from understudy_operator.plan.times.rfc3339 import micro_time, parse_time
 from understudy_protocol.enums import Fault, Strategy
 from understudy_protocol.goodput import LOST, STEPPING, Part, ettr, parts_at
@@ -109,7 +116,8 @@ class _Facts:
         steps = [x.step for x in (before.progress, progress) if x is not None]
         self.newest_step = max(steps, default=None)
         self.has_steps = status.progress is not None
-        reported = {} if self.snapshot is None else {micro_time(x.detected_at): x for x in self.snapshot.recoveries}
+        recoveries = () if self.snapshot is None else self.snapshot.recoveries
+        reported: dict[str, Recovery] = {micro_time(x.detected_at): x for x in recoveries}
         entries = [x for x in status.recoveries if not is_of_rollouts(x) and not _ended_without_step(x, since)]
         self.pauses = tuple(self._pauses(entries, reported))
 
@@ -423,8 +431,8 @@ def _add_job(account: _Account, facts: _Facts, observed: Observed) -> None:
     stopped_at = now if last_step_at is None or account.part not in STEPPING else last_step_at
     if status.terminal_state:
         end = now if status.completion_time is None else parse_time(status.completion_time)
-        if status.terminal_state == "Failed" and account.part in STEPPING:
-            account.enter(Part.UNKNOWN, stopped_at)
+        if account.part in STEPPING:
+            account.enter(Part.ENDING, stopped_at)
         account.enter(None, end)
     elif observed.job.spec.suspend:
         if account.part is not Part.SUSPENDED:
