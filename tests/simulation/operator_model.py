@@ -20,8 +20,8 @@ from understudy_operator.plan.facts.cluster_objects import Node
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.observed import TERMINAL_STATES, Coordination, Observed
-from understudy_operator.plan.facts.secret_writes import SecretWrites
 from understudy_operator.plan.facts.recoveries import merge_history, with_recoveries
+from understudy_operator.plan.facts.secret_writes import SecretWrites
 from understudy_operator.plan.facts.spec import JobSpec, ReplicatedJob, World
 from understudy_operator.plan.facts.status import (
     Condition,

@@ -164,6 +164,17 @@ class PartSeconds(Record, frozen=True):
     unknown: Seconds = 0.0
 
 
+    @classmethod
+    def of(cls, seconds: Mapping[Part, float]) -> "PartSeconds":
+        return cls(**{_ATTRIBUTES[part]: round(value, 6) for part, value in seconds.items()})
+
+    def by_part(self) -> dict[Part, float]:
+        return {part: getattr(self, name) for part, name in _ATTRIBUTES.items()}
+
+
+_ATTRIBUTES = {part: part.name.lower() for part in Part}
+
+
 class LostTime(Record, frozen=True):
     fault: Fault
     node: str = ""
@@ -189,8 +200,7 @@ class Goodput(Record, frozen=True, kw_only=True):
 
     @property
     def seconds_by_field(self) -> dict[str, float]:
-        names = ((part.field, part.name.lower()) for part in Part)
-        return {field: getattr(self.seconds, name) for field, name in names}
+        return {part.field: value for part, value in self.seconds.by_part().items()}
 
 
 class AvoidedNode(Record, frozen=True, kw_only=True):

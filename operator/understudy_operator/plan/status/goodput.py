@@ -37,8 +37,8 @@ from understudy_operator.plan.facts.status import (
 )
 from understudy_operator.plan.times.rfc3339 import micro_time, parse_time
 from understudy_protocol.enums import Fault, Strategy
-from understudy_protocol.goodput import LOST, STEPPING, Part, ettr, parts_at
-from understudy_protocol.observer import Recovery, Snapshot
+from understudy_protocol.goodput import LOST, STEPPING, Part
+from understudy_protocol.observer import Recovery
 
 #: Entries of what was lost, by fault and node. Beyond this, an entry has no node.
 MAX_LOST = 32
@@ -58,11 +58,19 @@ def plan_goodput(observed: Observed, status: JobStatus, now: float) -> Goodput |
     if before.part is None:
         return before  # the job has ended
     account, facts = _Account(before, now), _Facts(observed, status, parse_time(before.since))
-    if observed.snapshot is not None and all_at_work(observed.snapshot):
+    if _size_may_differ(observed, before):
         account.measure(training_size(observed))
     _add_training(account, facts)
     _add_job(account, facts, observed)
     return account.goodput(status)
+
+
+def _size_may_differ(observed: Observed, before: Goodput) -> bool:
+    """Cheap, because every reconcile asks. During a pause, pods are missing."""
+    snapshot = observed.snapshot
+    if snapshot is None or snapshot.actives * observed.job.world.nproc_per_node in (0, before.ranks):
+        return False
+    return all_at_work(snapshot)
 
 
 def without_ratio(status: JobStatus) -> JobStatus:
@@ -203,7 +211,7 @@ class _Account:
     def __init__(self, before: Goodput, now: float) -> None:
         self._before, self.now = before, now
         self._since = parse_time(before.since)
-        self._seconds = {part: getattr(before.seconds, _attribute(part)) for part in Part}
+        self._seconds = before.seconds.by_part()
         self._part: Part | None = before.part
         self._cause = None if before.fault is None else (before.fault, before.node)
         self._lost = {(entry.fault, entry.node): entry for entry in before.lost}
@@ -266,13 +274,12 @@ class _Account:
         self._lost[key] = entry
 
     def goodput(self, status: JobStatus) -> Goodput:
-        seconds = PartSeconds(**{_attribute(part): round(value, 6) for part, value in self._seconds.items()})
         fault, node = self._cause or (None, "")
         return Goodput(
             start_time=self._before.start_time,
             part=self._part,
             since=micro_time(self._since),
-            seconds=seconds,
+            seconds=PartSeconds.of(self._seconds),
             ettr=_ratio(self._seconds, self._part, self._since, status),
             gpus=self._size.devices,
             ranks=self._size.ranks,
@@ -283,18 +290,14 @@ class _Account:
         )
 
 
-def _attribute(part: Part) -> str:
-    return part.name.lower()
-
-
 def _ratio(seconds: Mapping[Part, float], part: Part | None, since: float, status: JobStatus) -> float | None:
     """Until the newest step in status, or until `since`: readers that need it for the present compute it."""
-    progress = status.progress
-    stepped_at = None if progress is None or progress.at is None else parse_time(progress.at)
-    until = since if stepped_at is None or part not in STEPPING else max(since, stepped_at)
-    by_field = {each.field: value for each, value in seconds.items()}
-    ratio = ettr(parts_at(by_field, part, since, stepped_at, until))
-    return None if ratio is None else round(ratio, 4)
+    productive_s, wall_s = seconds[Part.PRODUCTIVE], sum(seconds.values())
+    if part in STEPPING and status.progress is not None and status.progress.at is not None:
+        more_s = max(0.0, parse_time(status.progress.at) - since)
+        productive_s, wall_s = productive_s + (more_s if part is Part.PRODUCTIVE else 0.0), wall_s + more_s
+    has_stepped = part in STEPPING or productive_s > 0
+    return round(productive_s / wall_s, 4) if has_stepped and wall_s > 0 else None
 
 
 # What the facts add ---------------------------------------------------------------------------------------------------
@@ -419,9 +422,10 @@ def _begin_running(account: _Account, facts: _Facts) -> None:
         since = facts.stepping_since
         at = progress.at if since is None or since < account.since else since
         account.enter(Part.REPEATED if _is_behind(account, facts) else Part.PRODUCTIVE, at)
-    elif snapshot is not None and not facts.has_steps and account.part is not Part.WITHOUT_STEPS:
-        if all_at_work(snapshot):
-            account.enter(Part.WITHOUT_STEPS, account.now)
+    elif snapshot is None or facts.has_steps or account.part is Part.WITHOUT_STEPS:
+        return
+    elif all_at_work(snapshot):
+        account.enter(Part.WITHOUT_STEPS, account.now)
 
 
 def _add_job(account: _Account, facts: _Facts, observed: Observed) -> None:
