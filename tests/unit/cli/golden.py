@@ -13,7 +13,7 @@ from tests.unit.cli import samples
 from understudy_cli import render
 from understudy_cli.log_lines import grouped, newest_dumps
 from understudy_cli.reading import read_job, read_node, read_pod, read_pool, recoveries_of
-from understudy_cli.views import causes, checks, jobs, nodes, spares, timeline
+from understudy_cli.views import causes, checks, goodput, jobs, nodes, spares, timeline
 
 FOLDER = Path(__file__).with_name("golden")
 WIDTHS = (80, 120)
@@ -54,6 +54,16 @@ def _timeline() -> RenderableType:
     return render.timeline(timeline.timeline(job, recoveries_of(job, ()), samples.events()))
 
 
+def _goodput() -> RenderableType:
+    return render.goodput(goodput.job_goodput(read_job(samples.job()), samples.NOW))
+
+
+def _goodput_of_jobs() -> RenderableType:
+    without_steps = samples.goodput(part="WithoutSteps", seconds={"starting": 60.0}, lost=[])
+    found = [samples.job(), samples.job("no-steps", goodput=without_steps), samples.job("no-launcher", goodput=None)]
+    return render.goodputs(goodput.goodput_rows(map(read_job, found), samples.NOW), all_namespaces=False)
+
+
 def _spares() -> RenderableType:
     found = spares.spares(
         [read_job(samples.job())], [read_pool(samples.pool())], map(read_pod, samples.pods()), samples.NOW
@@ -82,6 +92,8 @@ VIEWS: dict[str, Callable[[], RenderableType]] = {
     "why": _why,
     "why-with-details": _why_with_details,
     "timeline": _timeline,
+    "goodput": _goodput,
+    "goodput-of-jobs": _goodput_of_jobs,
     "spares": _spares,
     "nodes": _nodes,
     "doctor": _doctor,

@@ -163,7 +163,6 @@ class PartSeconds(Record, frozen=True):
     without_steps: Seconds = 0.0
     unknown: Seconds = 0.0
 
-
     @classmethod
     def of(cls, seconds: Mapping[Part, float]) -> "PartSeconds":
         return cls(**{_ATTRIBUTES[part]: round(value, 6) for part, value in seconds.items()})
