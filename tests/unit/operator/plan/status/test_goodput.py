@@ -24,9 +24,9 @@ from tests.unit.operator.given import (
 )
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.observed import Coordination, Observed
-from understudy_operator.plan.facts.status import Goodput, JobStatus, LostTime
+from understudy_operator.plan.facts.status import Goodput, JobStatus, LostTime, RecoveryStatus
 from understudy_operator.plan.status.status import is_worth_writing, plan_status
-from understudy_operator.plan.times.rfc3339 import parse_time
+from understudy_operator.plan.times.rfc3339 import micro_time, parse_time
 from understudy_protocol.enums import Fault, Strategy, WorkersState
 from understudy_protocol.goodput import Part
 from understudy_protocol.observer import Cause, Recovery, Snapshot, StepProgress
@@ -149,23 +149,11 @@ def test_the_time_without_a_pod_for_a_vacant_rank_is_a_part_of_its_own():
     )
     assert (account.goodput.part, account.since) == (Part.CAPACITY, 171.0)
     # when a new pod has joined after 30 s, and its workers have made a step after 4 s more
-    ended = fault(
-        171.0,
-        205.0,
-        fault=Fault.POD,
-        strategy=Strategy.POD_RECREATE,
-        vacant_until=201.0,
-        lost_steps=0,
-        caught_up_at=None,
-    )
+    recreated = Strategy.POD_RECREATE
+    ended = fault(171.0, 205.0, fault=Fault.POD, strategy=recreated, vacant_until=201.0, lost_steps=0)
     account.reconcile(205.5, trains(111, 205.0, since=205.0, recoveries=[ended]))
-    assert account.seconds == {
-        "starting": 60.0,
-        "productive": 110.0,
-        "detection": 1.0,
-        "capacity": 30.0,
-        "restart": 4.0,
-    }
+    lost = {"detection": 1.0, "capacity": 30.0, "restart": 4.0}
+    assert account.seconds == {"starting": 60.0, "productive": 110.0, **lost}
 
 
 def test_steps_that_are_made_again_are_not_productive():
@@ -274,10 +262,7 @@ def test_a_restart_of_the_job_is_a_pause_until_the_next_step_of_its_new_pods():
     assert (account.goodput.part, account.since) == (Part.PRODUCTIVE, 298.0)
 
 
-def _job_restart(at: float) -> Any:
-    from understudy_operator.plan.facts.status import RecoveryStatus
-    from understudy_operator.plan.times.rfc3339 import micro_time
-
+def _job_restart(at: float) -> RecoveryStatus:
     return RecoveryStatus(Fault.PROCESS, micro_time(CREATED + at), "JobRestart", "Job w failed")
 
 
