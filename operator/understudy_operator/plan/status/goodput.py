@@ -11,7 +11,7 @@ Rules:
   with the last step before the fault, and ends with the next step. If the script has never reported a step, it begins
   with the fault, and ends when all workers run.
 - The last step is known if a pod has measured the pause, or if the coordinator that reports the fault has seen it.
-  Otherwise the time from the newest step in status to the fault is Unknown. So productive time is never overstated.
+  Otherwise the time from the newest step in status to the fault is Unknown. So no pause counts as productive.
 - Recoveries that ended while no operator ran, and that no coordinator reports any more, appear in the counts alone:
   the time in which they must have been is Unknown.
 - The time before the first step is Starting, and after a suspension too. If all workers run before the first step, the
