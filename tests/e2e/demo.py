@@ -1,14 +1,14 @@
 """`make demo`: one training job recovers from every fault on a real Kubernetes; a table, and build/demo.json.
 
 The table's times are measured from outside, next to those of the job's own status. The demo fails if status is not
-true (see truth.py), if the parts of the job's time are not its wall time, and if the loss of any step is not that of a run without faults.
+true (see truth.py), if the parts of the job's time are not its wall time, and if the loss of any step is not that of a
+run without faults.
 """
 
 import json
 import sys
 import time
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 
 from tests.cluster import Cluster, ClusterError
@@ -16,7 +16,7 @@ from tests.e2e import acts
 from tests.e2e.prepare import prepare
 from tests.e2e.success import Exits, exit_codes, finish_and_watch_exits, wait_for_end
 from tests.e2e.training import CHECKOUT, Training
-from tests.e2e.truth import Raw
+from tests.e2e.truth import Raw, unix
 from tests.e2e.undisturbed import differences, undisturbed_losses
 
 NAMESPACE = "understudy-demo"
@@ -90,18 +90,13 @@ def write_result(played: list[acts.Act], path: Path) -> None:
 def account(status: Raw) -> str:
     """What the time of the ended job went to. Raises AssertionError if the parts are not the wall time within 1 %."""
     goodput = status["goodput"]
-    wall_s = _seconds(status["completionTime"]) - _seconds(goodput["startTime"])
+    wall_s = unix(status["completionTime"]) - unix(goodput["startTime"])
     parts, total_s = goodput["seconds"], sum(goodput["seconds"].values())
     if abs(total_s - wall_s) > SUM_ERROR * wall_s:
-        raise AssertionError(
-            f"the parts of the job's time are {total_s:.1f} s, its wall time is {wall_s:.1f} s: {parts}"
-        )
+        found = f"the parts of the job's time are {total_s:.1f} s, its wall time is {wall_s:.1f} s"
+        raise AssertionError(f"{found}: {parts}")
     shown = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in parts.items())
     return f"the job's time, {wall_s:.1f} s: {shown}; ETTR {goodput['ettr']:.3f}"
-
-
-def _seconds(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()
 
 
 def require_losses(found: Sequence[str]) -> None:
