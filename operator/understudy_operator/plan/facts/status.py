@@ -165,7 +165,7 @@ class PartSeconds(Record, frozen=True):
 
     @classmethod
     def of(cls, seconds: Mapping[Part, float]) -> "PartSeconds":
-        return cls(**{_ATTRIBUTES[part]: round(value, 6) for part, value in seconds.items()})
+        return cls(**{_ATTRIBUTES[part]: round(value, 6) for part, value in seconds.items() if value})
 
     def by_part(self) -> dict[Part, float]:
         return {part: getattr(self, name) for part, name in _ATTRIBUTES.items()}
