@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 import msgspec
 
 from understudy_operator.plan.times.rfc3339 import Time, parse_time
-from understudy_protocol.enums import Fault, Strategy, Tier
+from understudy_protocol.enums import Drill, Fault, Strategy, Tier
 from understudy_protocol.goodput import Part
 
 S = TypeVar("S", bound="Record")
@@ -212,6 +212,16 @@ class AvoidedNode(Record, frozen=True, kw_only=True):
     pods: tuple[str, ...] = ()
 
 
+class DrillStatus(Record, frozen=True):
+    request: str  # the annotation that asked for it
+    fault: Drill | None = None
+    at: Time | None = None  # when the operator decided
+    pods: tuple[str, ...] = ()
+    node: str = ""
+    round: Number = -1
+    refusal: str = ""  # why nothing was broken
+
+
 class JobStatus(Record, frozen=True):
     """In the order of the CRD."""
 
@@ -237,6 +247,7 @@ class JobStatus(Record, frozen=True):
     recovery_count: Count = msgspec.field(default_factory=int)  # the sum of these
     last_recovery: RecoveryStatus | None = None
     recoveries: tuple[RecoveryStatus, ...] = ()  # the oldest first
+    drill: DrillStatus | None = None  # the newest
     progress: ProgressStatus | None = None
     goodput: Goodput | None = None  # None before the first reconcile, and without a launcher
     avoided_nodes: tuple[AvoidedNode, ...] = ()

@@ -2,7 +2,7 @@
 
     state      event                                            next       action
     ---------  -----------------------------------------------  ---------  -------------------------------------------
-    SEARCHING  Snapshot of the newest term known, or newer      FOUND      send the facts about nodes
+    SEARCHING  Snapshot of the newest term known, or newer      FOUND      send the facts about nodes, and the drains
     SEARCHING  Snapshot of an older term                        SEARCHING  none: it was replaced, and may not know
     SEARCHING  Refused with the name of a pod of the job        SEARCHING  connect to that pod, too
     FOUND      Snapshot of a newer term on another connection   FOUND      take that pod for the leader
@@ -25,7 +25,7 @@ from understudy_operator.plan.facts.observed import Coordination, has_majority, 
 from understudy_operator.plan.facts.pod_answers import NEVER, PodAnswers
 from understudy_operator.plan.intents import Callee, Follow
 from understudy_protocol.enums import NO_TERM, Term
-from understudy_protocol.observer import MemberView, NodeFact, Nodes, Refused, Snapshot, Stepping, Superseded
+from understudy_protocol.observer import MemberView, Nodes, Refused, Snapshot, Stepping, Superseded
 
 MAX_LINES = 8
 VISIT_S = 1.0
@@ -56,8 +56,8 @@ class Search:
         self._named: dict[str, Callee] = {}
         self._replaced: dict[str, Callee] = {}  # previous leaders that may not know it
         self._superseded_sent: dict[str, Superseded] = {}  # to them, on the current connection of each
-        #: To the leader. None: nothing yet; (): that no node has findings.
-        self._nodes_sent: tuple[NodeFact, ...] | None = None
+        #: To the leader, without its time. None: nothing yet.
+        self._nodes_sent: Nodes | None = None
         self._counted: tuple[MemberView, ...] | None = None
         self._majority = False  # of _counted
         self._outbox: list[PodMessage] = []
@@ -177,7 +177,7 @@ class Search:
         if self.coordination.snapshot is not None:
             newest_term = max(newest_term, term_of(self.coordination.snapshot))
         if term_of(snapshot) < newest_term:
-            self._on_older(callee, snapshot, now)
+            self._on_older(callee, snapshot, newest_term, now)
             return
         self._replaced.pop(callee.pod_uid, None)
         if callee.pod_uid != self.coordination.coordinator_uid:
@@ -203,7 +203,10 @@ class Search:
         if callee_replaced is not None and uid not in self.coordination.answers.pods:
             self._replaced[uid] = replace(callee_replaced, appoint=None)
 
-    def _on_older(self, callee: Callee, snapshot: Snapshot, now: float) -> None:
+    def _on_older(self, callee: Callee, snapshot: Snapshot, newest_term: Term, now: float) -> None:
+        """A coordinator that has voters steps down only once its members have another one to call. One without voters
+        may have read an old appointment late: it would form a round of an epoch that is over.
+        """
         if callee.pod_uid == self.coordination.coordinator_uid:
             self._start_search(now)
         self._replaced[callee.pod_uid] = replace(callee, appoint=None)
@@ -211,6 +214,8 @@ class Search:
         holder, newest = self._lines.get(self.coordination.coordinator_uid), self.coordination.snapshot
         if holder is not None and newest is not None:
             self._send_superseded(callee.pod_uid, Superseded(term_of(newest), holder.pod_uid, holder.address))
+        elif not snapshot.voters:
+            self._send_superseded(callee.pod_uid, Superseded(newest_term, "", ""))
 
     def _on_refusal(self, callee: Callee, refused: Refused, now: float) -> None:
         self._replaced.pop(callee.pod_uid, None)
@@ -236,11 +241,12 @@ class Search:
         self.version += 1
 
     def _take_messages(self, now: float) -> list[PodMessage]:
-        """The messages to send now, with facts about nodes that the leader does not have yet."""
-        wanted, holder = self._follow.nodes, self.coordination.coordinator_uid
+        """The messages to send now, with facts about nodes and drains that the leader does not have yet."""
+        wanted = Nodes(self._follow.nodes, drains=self._follow.drains, drill=self._follow.drill)
+        holder = self.coordination.coordinator_uid
         if holder and wanted != self._nodes_sent:
             self._nodes_sent = wanted
-            self._outbox.append(PodMessage(holder, Nodes(wanted, now)))
+            self._outbox.append(PodMessage(holder, replace(wanted, at=now)))
         messages, self._outbox = self._outbox, []
         return messages
 

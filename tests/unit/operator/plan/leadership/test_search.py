@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from understudy_operator.plan.leadership.search import PodMessage, Search
 from understudy_protocol.enums import CloseReason, Term
 from understudy_protocol.observer import (
     Appoint,
+    DrainRequest,
     End,
     NodeFact,
     Nodes,
@@ -63,9 +65,11 @@ class Calls:
         term: Term = FIRST,
         nodes: tuple[NodeFact, ...] = (),
         running: Sequence[Pod] = (A0, A1, S, T, U),
+        drains: tuple[DrainRequest, ...] = (),
     ) -> None:
         present = {x.uid: x.ip for x in running}
-        self._record(self.search.follow(Follow(term, _callees(first), _callees(others), nodes, present), self.now))
+        follow = Follow(term, _callees(first), _callees(others), nodes, drains, present)
+        self._record(self.search.follow(follow, self.now))
 
     def appoint(self, pod: Pod, epoch: int, others: Sequence[Pod] = ()) -> None:
         self.follow([Callee(pod.uid, pod.ip, Appoint(epoch, -1, {}))], others, Term(epoch, 0))
@@ -349,6 +353,19 @@ def test_a_replaced_coordinator_is_sent_its_successor_as_soon_as_that_is_known()
     assert calls.sent[2:] == [("s", Superseded(Term(1, 2), A0.uid, A0.ip)), ("a0", Nodes((), NOW))]
 
 
+@pytest.mark.parametrize("voters", [(), (S.uid,)])
+def test_a_coordinator_of_an_older_appointment_steps_down_if_it_has_no_voters(voters: tuple[str, ...]):
+    """Found by the simulation (seed 661725): a sidecar that hung read an old appointment, and formed a round."""
+    # given a job with a newer coordinator, which is lost
+    calls = Calls()
+    calls.follow([A0, S], term=Term(7, 1))
+    calls.dialed()
+    # when a pod reports that it coordinates in an older epoch
+    calls.receives(S, replace(coordinator_snapshot(S), voters=voters))
+    # then it has to step down, unless it has voters: these would lose it, and have no other coordinator to call
+    assert (calls.sent[-1] == ("s", Superseded(Term(7, 1), "", ""))) is not bool(voters)
+
+
 def test_a_replaced_coordinator_stays_on_the_line_until_it_reports_that_it_is_not_the_coordinator():
     calls = Calls()
     calls.follow([S, A0])
@@ -581,6 +598,16 @@ def test_the_coordinator_is_sent_node_facts_whenever_they_change():
     calls.follow([S], nodes=())
     calls.follow([S], nodes=())
     assert calls.sent[1:] == [("s", Nodes(NODES, NOW)), ("s", Nodes((), NOW))]
+
+
+def test_the_coordinator_is_sent_drains_whenever_they_change():
+    calls = on_the_line()
+    drains = (DrainRequest("uid-a0", "a new kernel"),)
+    calls.follow([S], drains=drains)
+    calls.follow([S], drains=drains)
+    calls.follow([S])
+    sent = [message.drains for _, message in calls.sent if isinstance(message, Nodes)]
+    assert sent == [(), drains, ()]
 
 
 def test_a_new_coordinator_and_a_new_line_are_sent_the_node_facts():
