@@ -46,7 +46,7 @@ from understudy_cli.printing import (
 )
 from understudy_cli.reading import read_job, read_node, read_pod, read_pool
 from understudy_cli.render import Output
-from understudy_cli.views import causes, checks, drains, drills, jobs, nodes, spares, timeline
+from understudy_cli.views import causes, checks, drains, drills, goodput, jobs, nodes, spares, timeline
 from understudy_cli.views.drill_schedule import schedule_manifests
 from understudy_protocol import enums
 from understudy_protocol import pod as names
@@ -217,6 +217,41 @@ def show_timeline(
     found = cluster.job(job)
     entries = timeline.timeline(found, cluster.recoveries_of(found), cluster.events_of(found))
     show({"entries": entries}, output, lambda: render.timeline(entries))
+
+
+# goodput --------------------------------------------------------------------------------------------------------------
+
+
+@app.command("goodput", epilog="Example: understudy goodput llm")
+def show_goodput(
+    job: Annotated[
+        str,
+        typer.Argument(
+            metavar="[JOB]", help="The parts of the time of one job. Default: all jobs.", autocompletion=_complete_jobs
+        ),
+    ] = "",
+    output: Format = Output.TABLE,
+    namespace: Namespace = "",
+    all_namespaces: AllNamespaces = False,
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Show what the time of jobs went to.
+
+    For one job: each part of its time, and what faults have cost, by cause and by node.
+    """
+    if job and all_namespaces:
+        raise WrongCall("-A with a JOB: choose the namespace of the job with -n")
+    cluster = connect(kubeconfig, context, namespace, all_namespaces=all_namespaces)
+    if job:
+        shown = goodput.job_goodput(cluster.job(job), time.time())
+        show(shown, output, lambda: render.goodput(shown))
+        return
+    rows = goodput.goodput_rows(map(read_job, cluster.jobs()), time.time())
+    if not rows and not output.is_data:
+        remark(f"there are no jobs in {f'namespace {cluster.namespace}' if cluster.namespace else 'the cluster'}")
+        return
+    show({"jobs": rows}, output, lambda: render.goodputs(rows, all_namespaces=all_namespaces))
 
 
 # logs, stacks ---------------------------------------------------------------------------------------------------------

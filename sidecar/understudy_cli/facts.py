@@ -1,8 +1,10 @@
 """Jobs, pods, nodes and pools as the views need them. Pure. `reading` gets them from objects of the API."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from understudy_protocol import pod as names
+from understudy_protocol.goodput import Part
 
 TRAINING_JOB, INJECTED_JOB = "TrainingJob", "InjectedJob"
 
@@ -78,6 +80,25 @@ class AvoidedNode:
 
 
 @dataclass(frozen=True)
+class LostTime:
+    fault: str
+    node: str
+    seconds: float
+    gpu_seconds: float | None
+    rank_seconds: float | None
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """What the time of a job went to. seconds: of each part until `since`, by field. part: None after the job's end."""
+
+    since: float
+    part: Part | None
+    seconds: Mapping[str, float]
+    lost: tuple[LostTime, ...]
+
+
+@dataclass(frozen=True)
 class Drill:
     """The operator's record of a drill. request: the annotation that asked for it. refusal: "" if it began."""
 
@@ -116,6 +137,7 @@ class Job:
     step: int | None
     total_steps: int | None
     stepped_at: float | None
+    goodput: Goodput | None
     avoided_nodes: tuple[AvoidedNode, ...]
     pool: str
     restarts: int

@@ -44,7 +44,7 @@ from understudy_cli.printing import (
 from understudy_cli.reading import read_event, read_job, read_pod, recoveries_of
 from understudy_cli.render import Output
 from understudy_cli.untrusted import log_line
-from understudy_cli.views import causes, jobs, timeline
+from understudy_cli.views import causes, goodput, jobs, timeline
 
 T = TypeVar("T")
 POLL_S = 0.25
@@ -198,6 +198,13 @@ def show_timeline(name: Run = "", output: Format = Output.TABLE) -> None:
     seen = _read(name)
     entries = timeline.timeline(seen.job, recoveries_of(seen.job, ()), seen.events)
     show({"entries": entries}, output, lambda: render.timeline(entries))
+
+
+@local.command("goodput", epilog="Example: understudy local goodput")
+def show_goodput(name: Run = "", output: Format = Output.TABLE) -> None:
+    """Show what the time of a run went to."""
+    shown = goodput.job_goodput(_read(name).job, time.time())
+    show(shown, output, lambda: render.goodput(shown))
 
 
 @local.command("logs", epilog="Example: understudy local logs --rank 3 --round 5")

@@ -7,10 +7,24 @@ import re
 from collections.abc import Iterable
 
 from understudy_cli import fields
-from understudy_cli.facts import AvoidedNode, Cause, Condition, Drill, Event, Job, Node, Pod, Pool, Recovery
+from understudy_cli.facts import (
+    AvoidedNode,
+    Cause,
+    Condition,
+    Drill,
+    Event,
+    Goodput,
+    Job,
+    LostTime,
+    Node,
+    Pod,
+    Pool,
+    Recovery,
+)
 from understudy_cli.fields import Raw
 from understudy_cli.untrusted import one_line
 from understudy_protocol import pod as names
+from understudy_protocol.goodput import Part
 
 #: Strategies, in the order of `status.recoveriesByStrategy`.
 STRATEGIES = ("inPlace", "spareSwap", "podRecreate", "jobRestart")
@@ -45,6 +59,7 @@ def read_job(raw: Raw) -> Job:
         step=fields.number(status, "progress", "step"),
         total_steps=fields.number(status, "progress", "total"),
         stepped_at=fields.time(status, "progress", "at"),
+        goodput=_goodput(fields.table(status, "goodput")),
         avoided_nodes=tuple(map(_avoided, fields.entries(status, "avoidedNodes"))),
         pool=_name(raw, "spec", "spares", "pool"),
         restarts=fields.count(status, "restarts"),
@@ -195,6 +210,25 @@ def _conditions(status: Raw) -> tuple[Condition, ...]:
 def _recovery_of(status: Raw, name: str) -> Recovery | None:
     found = fields.table(status, name)
     return read_recovery(found) if found else None
+
+
+def _goodput(raw: Raw) -> Goodput | None:
+    since, word = fields.time(raw, "since"), fields.text(raw, "part", limit=40)
+    part = next((part for part in Part if part.value == word), None)
+    if since is None or (word and part is None):
+        return None
+    seconds = {part.field: max(0.0, fields.decimal(raw, "seconds", part.field) or 0.0) for part in Part}
+    return Goodput(since, part, seconds, tuple(map(_lost, fields.entries(raw, "lost"))))
+
+
+def _lost(raw: Raw) -> LostTime:
+    return LostTime(
+        fault=fields.text(raw, "fault", limit=40),
+        node=_name(raw, "node"),
+        seconds=fields.decimal(raw, "seconds") or 0.0,
+        gpu_seconds=fields.decimal(raw, "gpuSeconds"),
+        rank_seconds=fields.decimal(raw, "rankSeconds"),
+    )
 
 
 def _drill(raw: Raw) -> Drill | None:

@@ -154,7 +154,7 @@ def _form_round(state: CoordinatorState, placement: Placement, now: float) -> No
         _strategy(state, placement.taken),
         {member.name for member in roster.active_members()},
     )
-    reason = _recovery_reason(state, strategy, placement)
+    reason, vacant_until = _recovery_reason(state, strategy, placement), _vacant_until(state, placement, now)
     for rank, uid in placement.taken.items():
         member = roster.members[uid]
         roster.assign_rank(member, rank, state.domain_of(member))
@@ -163,7 +163,7 @@ def _form_round(state: CoordinatorState, placement: Placement, now: float) -> No
     size = len(roster.holders)
     state.round.form(RoundToken(state.term.epoch, state.term.number, state.round.number + 1), size, now)
     state.expect_step(now)
-    state.recovery_log.on_round(state.round.token.round, strategy, reason, restarted_in_place)
+    state.recovery_log.on_round(state.round.token.round, strategy, reason, restarted_in_place, vacant_until)
     state.backoff.on_round(now)
     state.steps.new_round()
     state.silence.new_round(size, now)
@@ -201,6 +201,13 @@ def _recovery_reason(state: CoordinatorState, strategy: Strategy, placement: Pla
     if placement.missing and state.recovery_log.open:
         return f"no pod was available for its ranks within {state.shape.spare_timeout_s:g} s"
     return ""
+
+
+def _vacant_until(state: CoordinatorState, placement: Placement, now: float) -> float | None:
+    """When the last pod that takes a vacant rank joined, or the job stopped waiting for one; None: all were there."""
+    if placement.missing:
+        return now
+    return max((x.joined_at for x in _joined_late(state, placement.taken)), default=None)
 
 
 def _assign(state: CoordinatorState) -> None:

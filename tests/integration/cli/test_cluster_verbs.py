@@ -243,6 +243,15 @@ def wait_for_rows(stream: HTTPResponse, condition: Callable[[dict[str, Any]], bo
     raise AssertionError(f"the stream has ended: {rows}")
 
 
+def test_goodput_has_the_parts_of_a_jobs_time_and_what_faults_have_cost(world: World) -> None:
+    (row,) = world.read("goodput")["jobs"]
+    assert (row["name"], row["part"], row["lost_seconds"]) == ("llm", "Productive", 21.0)
+    shown = world.read("goodput", "llm")
+    assert {entry["part"]: entry["seconds"] for entry in shown["parts"]}["repeated"] == 11.77
+    assert {entry["name"]: entry["device_seconds"] for entry in shown["lost_by_node"]}["node-a"] == 80.0
+    assert "LOST TO" in world.run("goodput", "llm")
+
+
 def test_spares_and_nodes(world: World) -> None:
     assert [row["owner"] for row in world.read("spares")["owners"]] == ["llm"]
     rows = {row["name"]: row for row in world.read("nodes")["nodes"]}

@@ -124,6 +124,8 @@ def test_a_run_that_has_ended_can_still_be_explained(
     assert "it did not respond for 5.0 s" in capsys.readouterr().out
     assert call(monkeypatch, "local", "timeline", "night") == 0
     assert "CoordinatorAppointed" in capsys.readouterr().out
+    assert call(monkeypatch, "local", "goodput") == 0
+    assert "productive" in capsys.readouterr().out
     assert call(monkeypatch, "local", "get", "-o", "json") == 0
     shown: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert (shown["job"]["name"], [pod["ranks"] for pod in shown["pods"]]) == ("night", ["0-1"])
