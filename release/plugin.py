@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 INTERPRETER = b"#!/usr/bin/env python3\n"
 #: Folder of the program in the checkout, and the modules of the protocol that it imports: names, and kinds of faults.
 PROGRAM, SOURCES = "understudy_cli", "sidecar"
-PROTOCOL = tuple(f"understudy_protocol/{name}.py" for name in ("__init__", "enums", "pod", "recovery"))
+PROTOCOL = tuple(f"understudy_protocol/{name}.py" for name in ("__init__", "enums", "goodput", "pod", "recovery"))
 MAIN = """\
 import sys
 

@@ -6,6 +6,7 @@ the part that has run since then: so a job that trains causes no write. A reader
 
 from collections.abc import Mapping
 from enum import Enum
+from typing import Optional
 
 
 class Part(Enum):
@@ -37,7 +38,7 @@ LOST = (Part.REPEATED, Part.DETECTION, Part.RESTART, Part.CAPACITY)
 
 
 def parts_at(
-    seconds: Mapping[str, float], part: Part | None, since: float, stepped_at: float | None, now: float
+    seconds: Mapping[str, float], part: Optional[Part], since: float, stepped_at: Optional[float], now: float
 ) -> dict[str, float]:
     """The seconds of all parts until `now`, by field.
 
@@ -55,7 +56,7 @@ def parts_at(
     return found
 
 
-def ettr(parts: Mapping[str, float]) -> float | None:
+def ettr(parts: Mapping[str, float]) -> Optional[float]:
     """The effective training time ratio: productive time, of the wall time. None if the script has reported no step."""
     wall_s = sum(parts.values())
     has_stepped = any(parts[part.field] for part in STEPPING)

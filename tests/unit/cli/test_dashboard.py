@@ -152,7 +152,7 @@ async def test_a_fleet_that_comes_while_a_message_is_sent_is_not_missed() -> Non
     stream = server.messages(board, Address("fleet"))
     await anext(stream)
     board.show(fleet("a", "b"))  # before the stream waits
-    async with asyncio.timeout(server.HEARTBEAT_S / 2):
+    async with asyncio.timeout(5.0):
         assert b"team-a/b" in await anext(stream)
 
 
