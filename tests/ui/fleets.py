@@ -23,19 +23,20 @@ def fill_fleet(cluster: FakeCluster, count: int, now: float) -> None:
 
 
 def fleet_job(number: int, now: float) -> Object:
-    """Jobs differ in phase, size, step and age. Every third one has had a fault."""
+    """Jobs differ in phase, size, step and age. Every third one has had faults."""
     phase = PHASES[number % len(PHASES)]
     pods = 2 ** (number % 8)
     ready = pods - 1 if phase == "Recovering" else pods if phase == "Running" else 0
     fault = samples.recovery(detectedAt=written(now - 97 * (number + 1)), cause={"rank": number % 64, "pod": "p"})
+    has_fault = number % 3 == 0
     status: Object = {
         "phase": phase,
         "conditions": [],
         "members": {"desired": pods, "active": pods, "ready": ready},
         "spares": {"desired": number % 3, "ready": number % 3},
-        "recoveriesByStrategy": {"inPlace": number % 5, "spareSwap": number % 2},
+        "recoveriesByStrategy": {"inPlace": 1 + number % 5, "spareSwap": number % 2} if has_fault else {},
         "recoveries": [],
-        "lastRecovery": fault if number % 3 == 0 else None,
+        "lastRecovery": fault if has_fault else None,
         "progress": {"step": 137 * number, "total": 100_000},
         "avoidedNodes": [],
     }
@@ -45,7 +46,7 @@ def fleet_job(number: int, now: float) -> Object:
     raw = samples.job(f"{MODELS[number % len(MODELS)]}-{number:03d}", **status)
     raw["metadata"] |= {
         "namespace": f"team-{'abcd'[number % 4]}",
-        "creationTimestamp": written(now - 700 * number - 60),
+        "creationTimestamp": written(now - 700 * number - 600),
     }
     return raw
 
