@@ -9,6 +9,7 @@ import base64
 import contextlib
 import json
 import os
+import re
 import ssl
 import tempfile
 from collections.abc import Generator, Iterator, Mapping
@@ -277,12 +278,16 @@ def _chunk(response: urllib3.BaseHTTPResponse, server: str) -> bytes:
         raise no_answer(server, error) from error
 
 
+#: urllib3 puts its own object before some messages.
+_POOL = re.compile(r"^HTTPS?ConnectionPool\([^)]*\): ")
+
+
 def no_answer(server: str, error: Exception) -> NoAnswer:
     """An error of a connection, in words for a user."""
     cause: BaseException = error
     while (reason := getattr(cause, "reason", None)) is not None and isinstance(reason, BaseException):
         cause = reason
-    seen = one_line(str(cause)) or type(cause).__name__
+    seen = _POOL.sub("", one_line(str(cause))).rstrip(".") or type(cause).__name__
     if "CERTIFICATE_VERIFY_FAILED" in seen:
         return NoAnswer(f"the certificate of {server} is not trusted ({seen}): get a new kubeconfig for this cluster")
     return NoAnswer(f"the API server {server} does not respond ({seen}): check the context and the network")

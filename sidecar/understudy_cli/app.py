@@ -173,10 +173,14 @@ def get(
 def show_jobs(cluster: Cluster, output: Output, *, all_namespaces: bool) -> None:
     rows = jobs.job_rows(map(read_job, cluster.jobs()), time.time())
     if not rows and not output.is_data:
-        remark(f"there are no jobs in {f'namespace {cluster.namespace}' if cluster.namespace else 'the cluster'}")
+        _remark_no_jobs(cluster)
         return
     wide = output is Output.WIDE
     show({"jobs": rows}, output, lambda: render.jobs(rows, wide=wide, all_namespaces=all_namespaces))
+
+
+def _remark_no_jobs(cluster: Cluster) -> None:
+    remark(f"there are no jobs in {f'namespace {cluster.namespace}' if cluster.namespace else 'the cluster'}")
 
 
 # why, timeline --------------------------------------------------------------------------------------------------------
@@ -249,7 +253,7 @@ def show_goodput(
         return
     rows = goodput.goodput_rows(map(read_job, cluster.jobs()), time.time())
     if not rows and not output.is_data:
-        remark(f"there are no jobs in {f'namespace {cluster.namespace}' if cluster.namespace else 'the cluster'}")
+        _remark_no_jobs(cluster)
         return
     show({"jobs": rows}, output, lambda: render.goodputs(rows, all_namespaces=all_namespaces))
 

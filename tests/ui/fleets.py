@@ -72,7 +72,7 @@ def large_pod(job: str, rank: int | None, now: float, number: int = 0, **changes
 
 
 def fill_story(cluster: FakeCluster, now: float) -> None:
-    """Job team-a/llm-70b-main: eight pods that have trained for a day, with ten faults, the last of which is open."""
+    """Job team-a/llm-70b-main: eight pods that have trained for a day, with ten faults. The last one is open."""
     recoveries = list(_story(now))
     missing = "1 of 2 spares are ready: pod llm-70b-main-spare-q4 starts"
     status = {

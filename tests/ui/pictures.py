@@ -1,6 +1,6 @@
 """`make pictures`: pictures of the dashboard for its page of the documentation, in light and dark.
 
-A fake API server has a fleet of 120 jobs, one of which has the history of a day.
+A fake API server has a fleet of 120 jobs, and a job with the history of a day.
 """
 
 import asyncio

@@ -174,3 +174,13 @@ def test_many_changes_come_in_parts() -> None:
     parts = list(changes({"jobs": {"gone": 1}}, after, 3))
     assert [sum(map(len, part.set.values())) for part in parts] == [3, 3, 1]
     assert [part.gone for part in parts] == [{"jobs": ["gone"]}, {}, {}]
+
+
+def test_a_page_shows_that_not_all_objects_have_been_read() -> None:
+    address = Address("fleet")
+    assert [
+        page(Fleet(is_complete=whole), address, samples.NOW)["state"][""].is_complete for whole in (False, True)
+    ] == [
+        False,
+        True,
+    ]
