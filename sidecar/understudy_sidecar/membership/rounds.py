@@ -3,7 +3,7 @@
 Rules: a round has all declared ranks. An elastic job that finds no spare within its spare timeout continues with the
 members that it has (at least its minimum), and has all ranks again at the next round for which there are members. No
 round is formed while a rank holder is disconnected or leaving, without a majority of the voters, during the backoff
-after failed starts (backoff.py), or before a pending eviction is decided (escalation.py).
+after failed starts (backoff.py), or before a pending step of the ladder is decided (escalation.py).
 """
 
 import math
@@ -38,7 +38,7 @@ def try_form(state: CoordinatorState, now: float) -> bool:
     """WAITING: form the next round if every rank can be filled."""
     if not _has_enough_members(state) or leaving.waits_for_saves(state, now) or state.backoff.is_waiting(now):
         return False
-    if state.pending.eviction is not None or now < state.round.gathers_until:
+    if state.pending.step is not None or now < state.round.gathers_until:
         return False
     missing, placement = _find_members(state, now)
     if missing.absent_pods or not missing.has_majority:
@@ -80,8 +80,8 @@ def wait_reason(state: CoordinatorState) -> str:
         parts.append("a majority of the voters")
     if state.backoff.is_waiting(state.now):
         parts.append(state.backoff.reason)
-    if (eviction := state.pending.eviction) is not None:
-        parts.append(f"answers of {len(eviction.unanswered)} members before pod {eviction.cause.pod} is replaced")
+    if (step := state.pending.step) is not None:
+        parts.append(f"answers of {len(step.unanswered)} members before {step.action}")
     return " and ".join(parts)
 
 
