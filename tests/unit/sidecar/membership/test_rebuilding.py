@@ -122,6 +122,66 @@ def test_a_member_that_was_asked_to_leave_in_the_meantime_is_the_cause_of_failur
     assert (recovery.fault, recovery.cause.pod) == (Fault.POD, "active-0")
 
 
+# A drain that began before
+
+
+def test_a_member_that_was_asked_to_end_before_the_round_continues_drains_the_others() -> None:
+    driven = successor(3)
+    driven.join("active-0", ROUND, 0, RUNNING, leaving=m.Leaving("the trainer container got SIGTERM", 30.0))
+    driven.join("active-1", ROUND, 1, RUNNING)
+    driven.join("active-2", ROUND, 2, RUNNING)
+    assert driven.coordinator.phase is Phase.RUNNING
+    assert driven.take("active-1", m.Drain) == [m.Drain(ROUND, 28.0)]
+    assert driven.take("active-2", m.Drain) == [m.Drain(ROUND, 28.0)]
+    assert driven.take("active-0", m.Drain) == []
+
+
+def test_a_drain_continues_with_the_time_that_is_left() -> None:
+    """Found by the simulation (seed 721360): the workers that still saved got SIGKILL, and a restart was charged."""
+    # given a drain by the previous coordinator, which no member of this one began
+    driven = successor(3)
+    driven.join("spare-0")
+    driven.join("active-0", ROUND, 0, RUNNING, drain_s=20.0)
+    driven.join("active-1", ROUND, 1, RUNNING, drain_s=20.0)
+    driven.join("active-2", ROUND, 2, RUNNING, drain_s=20.0)
+    assert driven.take("active-2", m.Drain) == [m.Drain(ROUND, 20.0)]
+    # when the workers of one member have ended, and it connects again
+    driven.join("active-1", ROUND, 1, WorkersState.IDLE, drain_s=19.0)
+    # then the round waits for the others, and no worker failed
+    assert driven.assigned() == {}
+    for name in ("active-0", "active-2"):
+        driven.receive(name, m.Drained(ROUND))
+    assert driven.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2}
+    recovery = driven.recovery()
+    assert (recovery.fault, driven.coordinator.state.fault_history.in_window(driven.now)) == (Fault.POD, [])
+    assert recovery.cause.message == "it was drained for another pod, which had finished or has not ended"
+
+
+def test_members_whose_workers_had_saved_when_the_coordinator_was_lost_wait_for_the_others() -> None:
+    driven = successor(3)
+    driven.join("active-0", ROUND, 0, WorkersState.IDLE, drain_s=20.0)
+    driven.join("active-1", ROUND, 1, WorkersState.FAILED, drain_s=20.0)
+    driven.join("active-2", ROUND, 2, RUNNING, drain_s=20.0)
+    assert driven.assigned() == {}
+    recovery = driven.recovery()
+    assert (recovery.fault, recovery.cause.message) == (
+        Fault.POD,
+        "its workers were drained when the job lost its coordinator",
+    )
+    driven.receive("active-2", m.Drained(ROUND))
+    assert driven.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2}
+
+
+def test_a_drain_that_continues_ends_with_its_time() -> None:
+    driven = successor(2)
+    driven.join("active-0", ROUND, 0, WorkersState.IDLE, drain_s=20.0)
+    driven.join("active-1", ROUND, 1, RUNNING, drain_s=20.0)
+    driven.later(19.0, "active-0", "active-1")
+    assert driven.assigned() == {}
+    driven.later(1.1, "active-0", "active-1")
+    assert driven.assigned() == {"active-0": 0, "active-1": 1}
+
+
 def test_a_failure_before_the_round_continues_is_followed_by_a_new_round() -> None:
     driven = successor()
     driven.join("active-0", ROUND, 0, RUNNING)
