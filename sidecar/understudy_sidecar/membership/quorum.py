@@ -82,6 +82,17 @@ def examine_silence(state: CoordinatorState, now: float) -> None:
             lose_silent(state, silent, now)
 
 
+def on_unreachable(state: CoordinatorState, links: frozenset[int], now: float) -> None:
+    """The machines of these links acknowledge no packet. If so many that no majority is left, the network of this
+    coordinator's own machine may be the cause.
+    """
+    if silent := state.silence.find_unreachable(state.roster, state.steps, links, now):
+        voters = state.voter_configs.newest
+        others = Tally(voters, state.roster.connected - {x.member.uid for x in silent})
+        if not voters.exists or others.has_majority():
+            lose_silent(state, silent, now)
+
+
 def lose_silent(state: CoordinatorState, silent: list[SilentMember], now: float) -> None:
     """Count these members as lost, unless this coordinator itself may be partitioned."""
     if not state.has_majority():

@@ -3,8 +3,9 @@
 - A connection that the kernel ended (TCP keepalive, TCP_USER_TIMEOUT) makes its member a suspect. A suspect is lost
   when the training also stops (a stall, or any fault), or after `silent_after_s`; until then the training may still run
   over another network.
-- When the training stalls, the coordinator pings every active at once; one that does not answer within `answer_s` is
-  lost. This also finds frozen machines, whose kernels still acknowledge data that no process reads.
+- When the training stalls, the coordinator pings every active at once. One whose machine does not even acknowledge the
+  packet, nor those before, is lost within a third of a second (tcp.py). One that does not answer within `answer_s` is
+  lost too: this also finds frozen processes, whose kernels still acknowledge data that nobody reads.
 - A member that leaves `HEARTBEATS` regular heartbeats unanswered is lost (a hung sidecar), even while the training
   runs.
 - An active that does not acknowledge its assignment within `answer_s` is lost.
@@ -104,6 +105,21 @@ class SilenceWatch:
             self.probe = _Probe(number, now + self.timeouts.answer_s)
             return [m for m in roster.active_members() if m.link is not None], []
         return [], []
+
+    def is_probed(self, number: int) -> bool:
+        """Whether this heartbeat went to all actives, in a stall."""
+        return self.probe is not None and self.probe.heartbeat == number
+
+    def find_unreachable(
+        self, roster: Roster, steps: StepWatch, links: frozenset[int], now: float
+    ) -> list[SilentMember]:
+        """The actives with these links, whose machines acknowledge nothing, if the training still stalls."""
+        probe = self.probe
+        if probe is None or probe.is_done or not self._is_stalled(steps, now):
+            return []
+        reason = "the training stalled and its machine acknowledges no packet"
+        members = [m for m in roster.active_members() if m.link in links and m.answered < probe.heartbeat]
+        return [SilentMember(member, reason) for member in members]
 
     def deadline(self, roster: Roster, steps: StepWatch) -> float:
         times = [self.heartbeat_at]
