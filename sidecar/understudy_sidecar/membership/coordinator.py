@@ -395,10 +395,13 @@ class Coordinator:
         asked, silent = state.silence.members_to_probe(state.roster, state.steps, now, state.heartbeat + 1)
         if silent:
             quorum.lose_silent(state, silent, now)
-        if asked:
-            links = tuple(x.link for x in asked if x.link is not None)
-            if state.silence.is_probed(state.send_heartbeat(links)):
-                state.do(WatchMachines(links, state.silence.timeouts.answer_s))
+        links = tuple(x.link for x in asked if x.link is not None)
+        if asked and state.silence.is_probed(state.send_heartbeat(links)):
+            state.do(WatchMachines(links, state.silence.timeouts.answer_s))
+        late = state.silence.late_to_acknowledge(state.roster, now)
+        if late:
+            links = tuple(x.link for x in late if x.link is not None)
+            state.do(WatchMachines(links, state.silence.timeouts.answer_s))
 
     def _complete_shutdown(self, now: float) -> None:
         if ending.is_complete(self.state, now):

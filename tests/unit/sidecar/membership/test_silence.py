@@ -17,6 +17,7 @@ HEARTBEATS = 3
 LEAST_STALL_S = 1.0
 REPORT_EVERY_S = 0.5
 CONFIG_CHANGE_S = 0.5
+LATE_ACK_S = 0.5
 
 PATIENCE = Timeouts(answer_s=3.0, silent_after_s=10.0, heartbeat_s=5.0, probe_again_s=5.0)
 ALL_MEMBERS = ("active-0", "active-1", "spare-0")
@@ -99,9 +100,25 @@ def test_in_a_stall_a_member_is_lost_as_soon_as_its_machine_acknowledges_no_pack
     assert driven.watched == ["active-0", "active-1"]
     unreachable(driven, "active-1")
     assert driven.lost_pods() == {"active-1": "Node"}
-    assert driven.recovery().cause.message == "the training stalled and its machine acknowledges no packet"
+    assert driven.recovery().cause.message == "the training stalled, and its machine acknowledges no packet"
     driven.answer_heartbeats("active-0", "spare-0")  # a majority confirms that the coordinator itself is not cut off
     assert driven.assigned() == {"active-0": 0, "spare-0": 1}
+
+
+def test_a_member_that_got_no_assignment_is_lost_as_soon_as_its_machine_acknowledges_no_packet() -> None:
+    # given a worker that fails because the machine of another one has no power, which nobody knows yet
+    driven = running(spares=2)
+    driven.fail_worker("active-0", "a peer has gone")
+    assert driven.token.round == 1
+    driven.receive("active-0", m.Ack(driven.token))
+    driven.later(LATE_ACK_S + 0.1)
+    assert driven.watched == ["active-1"]
+    # when its kernel acknowledges nothing
+    unreachable(driven, "active-1")
+    # then it is lost, and is the cause
+    reason = "it did not acknowledge its assignment, and its machine acknowledges no packet"
+    assert driven.lost_pods() == {"active-1": "Node"}
+    assert (driven.recovery().fault, driven.recovery().cause.message) == (Fault.NODE, reason)
 
 
 def test_a_machine_that_acknowledges_no_packet_is_no_loss_if_the_training_continues() -> None:
