@@ -56,7 +56,8 @@ class GoodputInvariants:
         seen_s = productive_s + parts[SINCE_LAST_STEP]
         if self.cluster.clocks_differ:
             return
-        is_watched = len(self.cluster.leaders) == 1 and all(fault.lasts_s == 0 for fault in self.faults)
+        has_one_leader = len(self.cluster.leaders) == 1 and self.cluster.leader() is not None
+        is_watched = has_one_leader and all(fault.lasts_s == 0 for fault in self.faults)
         if is_watched and seen_s < training.new_steps_s - MISSED_S:
             text = f"only {seen_s:.1f} s, and steps were new for {training.new_steps_s:.1f} s: {parts}"
             raise Violation(Rule.PRODUCTIVE_TIME_HAS_STEPS, text)

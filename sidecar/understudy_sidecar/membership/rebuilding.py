@@ -82,6 +82,7 @@ def rebuild(state: CoordinatorState, now: float) -> None:
     failure = member.failure or member.join.failure
     text = failure.message if failure else "its workers ended while the job had no coordinator"
     cause = faults.cause_of(state, member, failure, text)
+    state.fault_history.on_previous_round_failed(previous.token.round, now)
     worker_faults.open_worker_fault(state, Fault.PROCESS, member, cause, now, keep_reason=escalation.UNCERTAIN)
 
 

@@ -16,7 +16,7 @@ from understudy_protocol.enums import (
     WorkersState,
 )
 from understudy_protocol.observer import Cause, Recovery
-from understudy_protocol.recovery import History
+from understudy_protocol.recovery import CountedFault, History
 from understudy_sidecar.membership.events import Tick
 from understudy_sidecar.membership.round_state import Phase
 
@@ -120,6 +120,21 @@ def test_a_member_that_was_asked_to_leave_in_the_meantime_is_the_cause_of_failur
     driven.join("active-1", ROUND, 1, WorkersState.FAILED)
     recovery = driven.recovery()
     assert (recovery.fault, recovery.cause.pod) == (Fault.POD, "active-0")
+
+
+def test_a_failure_that_the_previous_coordinator_had_counted_is_counted_once() -> None:
+    """Found by the simulation (seed 785915): that coordinator hung, and joined its successor with its history."""
+    # given a worker's failure, which an appointed coordinator finds in its member's Join
+    driven = successor(1)
+    driven.join("active-0", ROUND, 0, WorkersState.FAILED)
+    assert len(driven.coordinator.state.fault_history.in_window(driven.now)) == 1
+    # when the previous coordinator joins, which had counted this failure, and formed no round
+    counted = CountedFault(START - 9.0, "uid-active-0", 0)
+    cause = Cause(0, "active-0", "node-of-active-0", None, "SIGKILL", "killed by SIGKILL")
+    entry = Recovery(4, Fault.PROCESS, None, cause, START - 9.0, None, "restart 1 of 2 within 1 h")
+    driven.join("spare-0", history=History(Term(1, 1), 1, (counted,), {}, (entry,), 0))
+    # then its count stays
+    assert driven.coordinator.state.fault_history.in_window(driven.now) == [counted]
 
 
 # A drain that began before
