@@ -27,7 +27,7 @@ from tests.unit.cli import status_faults
 TRAINING = Path(__file__).with_name("twelve_training.py")
 PAGE = CHECKOUT / "docs" / "how-to" / "troubleshooting.md"
 BEGIN, END = "<!-- twelve faults: make twelve-faults -->", "<!-- end of twelve faults -->"
-LIMIT_S = 90.0
+LIMIT_S = 150.0
 SIZE = ("--nodes", "2", "--nproc", "2", "--spares", "1")
 
 
