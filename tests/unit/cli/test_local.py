@@ -64,7 +64,9 @@ def test_every_option_can_be_set(monkeypatch: pytest.MonkeyPatch, started: list[
     call(monkeypatch, "local", *words)
     call(monkeypatch, "local", "run", *words)
     command = ("python", "-m", "x", "--", "y", "-h")
-    assert started == [Options(command, 3, 2, 4, 5, 0, False, ("a", "b"), "x", True, True, 2, 536870912, 5, 60, 300)] * 2
+    assert (
+        started == [Options(command, 3, 2, 4, 5, 0, False, ("a", "b"), "x", True, True, 2, 536870912, 5, 60, 300)] * 2
+    )
 
 
 @pytest.mark.parametrize(

@@ -271,8 +271,10 @@ function goodputPart() {
     figure.replaceChildren(bar(parts, Math.max(480, figure.clientWidth)));
     note.textContent = line.note && `! ${line.note}`;
     const losses = rows("lost");
-    tables.replaceChildren(partTable(parts), lossTable(losses, "fault", "Lost to", line.unit), lossTable(losses, "node", "On node", line.unit));
+    const lost = [lossTable(losses, "fault", "Lost to", line.unit), lossTable(losses, "node", "On node", line.unit)];
+    tables.replaceChildren(partTable(parts), element("div", {}, ...lost));
   };
+  new ResizeObserver(draw).observe(figure);
   return { box, draw, sections: ["goodput", "lost"], tick: () => row("goodput")?.part && draw() };
 }
 
