@@ -45,7 +45,8 @@ class Terminal:
     def picture(self, title: str) -> str:
         console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
         console.print(Text.from_ansi(self._session.rstrip()), soft_wrap=False)
-        return console.export_svg(title=title)
+        drawn = console.export_svg(title=title)
+        return re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL)  # of a CDN; the next family is monospace
 
 
 def _written(end: int) -> Iterator[bytes]:
@@ -63,7 +64,9 @@ def run_of_tutorial(*options: str) -> Iterator[None]:
     assert script is not None
     with tempfile.TemporaryDirectory(prefix="pictures-") as folder:
         file = Path(folder) / "train.py"
-        file.write_text(script[1].replace("/tmp/train.step", f"{folder}/train.step"))
+        file.write_text(
+            script[1].replace("/tmp/train.step", f"{folder}/train.step").replace("STEPS = 600", "STEPS = 6000")
+        )
         command = [*CLI, "local", "--plain", "--name", NAME, *options, "--", sys.executable, str(file)]
         os.environ["TMPDIR"] = folder  # so the verbs find no other run of this user
         run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
