@@ -1,7 +1,7 @@
 """How the kernel detects a machine that does not respond: socket options, its errors, and its counters.
 
-1 s × 3 of keepalive and a TCP_USER_TIMEOUT of 3 s on every membership connection: no cost in Python at any size. Who
-has another sign that something is wrong need not wait for them: `is_unreachable` counts the packets without an
+1 s × 3 of keepalive and a TCP_USER_TIMEOUT of 3 s on every membership connection: no cost in Python at any size. If the
+training stalls too, the coordinator need not wait for these 3 s: `is_unreachable` counts the packets without an
 acknowledgment. A kernel acknowledges packets even if its processes get no CPU time.
 """
 
@@ -62,7 +62,7 @@ class Unacknowledged(NamedTuple):
     has_lost_packets: bool  # earlier: the network is not reliable
 
 
-#: Packets without an acknowledgment. Two of three are lost by chance too often where packets are lost at all.
+#: Packets in a row without an acknowledgment. In a network that loses packets, three are lost by chance too often.
 UNREACHABLE_PACKETS = 3
 UNREACHABLE_PACKETS_IF_LOSSY = 5
 #: Longer than a virtual machine stands still when it moves to another host, usually.
@@ -70,7 +70,7 @@ UNREACHABLE_S = 1.0
 
 
 def is_unreachable(sock: SocketLike) -> bool:
-    """Whether the peer's machine is off, or the network to it: no chance is left for a live one."""
+    """Whether the peer's machine has no power or no network: a live one would have acknowledged a packet."""
     seen = unacknowledged(sock)
     needed = UNREACHABLE_PACKETS_IF_LOSSY if seen.has_lost_packets else UNREACHABLE_PACKETS
     return seen.packets >= needed and seen.for_s >= UNREACHABLE_S
