@@ -6,8 +6,8 @@
   over one connection stay in order; messages over several do not.
 - A machine without power or network is cut off. Messages to it wait (TCP sends them again); after about 3 s (keepalive,
   TCP_USER_TIMEOUT) the kernel of each live side ends the connection as silent, and it counts the packets without an
-  acknowledgment before. A side whose peer's kernel has already
-  ended it gets a RST once the network is back: not silent.
+  acknowledgment before. A side whose peer's kernel has already ended it gets a RST once the network is back: not
+  silent.
 - The processes of a frozen machine do not run, but its kernel still acknowledges, so no kernel detects the freeze. All
   received messages and expired timers are handled at the thaw.
 """

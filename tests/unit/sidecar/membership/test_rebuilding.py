@@ -187,6 +187,14 @@ def test_members_whose_workers_had_saved_when_the_coordinator_was_lost_wait_for_
     assert driven.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2}
 
 
+def test_a_drain_that_continues_lasts_no_longer_than_the_grace_period() -> None:
+    """A member may report any time."""
+    driven = successor(2)
+    driven.join("active-0", ROUND, 0, WorkersState.IDLE, drain_s=1e12)
+    driven.join("active-1", ROUND, 1, RUNNING)
+    assert driven.take("active-1", m.Drain) == [m.Drain(ROUND, 30.0)]
+
+
 def test_a_drain_that_continues_ends_with_its_time() -> None:
     driven = successor(2)
     driven.join("active-0", ROUND, 0, WorkersState.IDLE, drain_s=20.0)
