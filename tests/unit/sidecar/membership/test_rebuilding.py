@@ -52,6 +52,7 @@ def test_a_round_that_continues_keeps_its_token_even_if_the_operator_knows_a_hig
     assert driven.token == later_round
     driven.receive("active-0", m.Finished(later_round))
     driven.receive("active-1", m.Finished(later_round))
+    driven.answer_heartbeats("active-0", "active-1")
     assert driven.coordinator.closed is not None
 
 
@@ -108,6 +109,7 @@ def test_workers_that_finish_before_the_round_continues_have_finished() -> None:
     driven.receive("active-0", m.Finished(ROUND))
     driven.join("active-1", ROUND, 1, RUNNING)
     driven.receive("active-1", m.Finished(ROUND))
+    driven.answer_heartbeats("active-0", "active-1")
     assert driven.coordinator.closed is not None
     assert driven.coordinator.closed.reason is CloseReason.SUCCEEDED
 
