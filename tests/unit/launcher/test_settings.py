@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from understudy_launcher.__main__ import SettingError, main, read_settings
+from understudy_launcher.phases import OnSigterm
 from understudy_protocol import pod
 
 MISCONFIGURED = 78
@@ -18,6 +19,8 @@ def test_a_pod_without_settings_gets_the_defaults() -> None:
     assert settings.step_timeout_s == 0.0
     assert settings.devices == 0
     assert settings.worker_grace_period_s is None
+    assert (settings.on_sigterm, settings.log_prefix) == (OnSigterm.AUTO, True)
+    assert read_settings(["python3", "-c", "pass"], {}).zygote is not None
 
 
 def test_a_pod_can_set_everything() -> None:

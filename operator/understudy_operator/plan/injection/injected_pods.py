@@ -177,7 +177,6 @@ def _beside(trainer: dict[str, Any]) -> tuple[str, ...]:
     """The script stays pid 1, and can import understudy_torch."""
     mount = {"name": names.SHARED_VOLUME, "mountPath": names.SHARED_FOLDER}
     _add(trainer, "volumeMounts", [mount])
-    _add(trainer, "env", [{"name": names.ENV_SHARED_FOLDER, "value": names.SHARED_FOLDER}])
     stub = f"{names.SHARED_FOLDER}/{names.PLAIN_SCRIPT}"
     if not trainer.get("command"):
         folder = f"{names.SHARED_FOLDER}/{names.PYTHON_FOLDER}"

@@ -10,6 +10,7 @@ import hashlib
 import json
 import posixpath
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import msgspec
@@ -31,6 +32,14 @@ from understudy_protocol.logs import ENV_FORMAT, TEXT
 DEFAULT_GRACE_S = 30
 #: Words of a wrapped command before the user's: /bin/sh and an entry script.
 ENTRY_SCRIPT_WORDS = 2
+#: What the launcher and the sidecar assume for a variable that is not set.
+_DEFAULTS = {
+    names.ENV_SHARED_FOLDER: names.SHARED_FOLDER,
+    names.ENV_GRACE: str(DEFAULT_GRACE_S),
+    names.ENV_ON_SIGTERM: "Auto",
+    names.ENV_LOG_PREFIX: "true",
+    names.ENV_ZYGOTE: "true",
+}
 #: Volumes that only the operator's own containers may mount: keys, their state, a folder of the node.
 PRIVATE_VOLUMES = (names.KEY_VOLUME, names.STATE_VOLUME, names.VERDICT_VOLUME, names.NODE_VOLUME, names.GATEWAY_VOLUME)
 
@@ -190,11 +199,10 @@ def wrap(trainer: dict[str, Any], job: Job, place: PodPosition | None, grace_s: 
     stub = names.TORCHRUN_SCRIPT if torchrun else names.LAUNCHER_SCRIPT
     trainer["command"] = ["/bin/sh", f"{names.SHARED_FOLDER}/{stub}", *trainer["command"]]
     variables = [
-        _env(names.ENV_SHARED_FOLDER, names.SHARED_FOLDER),
         _env(names.ENV_NPROC, str(job.world.nproc_per_node)),
-        _env(names.ENV_GRACE, str(grace_s)),
-        _env(names.ENV_ON_SIGTERM, job.world.on_sigterm),
-        _env(names.ENV_LOG_PREFIX, "true" if job.world.log_prefix else "false"),
+        *_unless_default(names.ENV_GRACE, str(grace_s)),
+        *_unless_default(names.ENV_ON_SIGTERM, job.world.on_sigterm),
+        *_unless_default(names.ENV_LOG_PREFIX, "true" if job.world.log_prefix else "false"),
         *(_for_torchrun(job) if torchrun else _for_launcher(job)),
     ]
     if job.world.step_timeout_s:
@@ -205,7 +213,7 @@ def wrap(trainer: dict[str, Any], job: Job, place: PodPosition | None, grace_s: 
         variables.append(_env(names.ENV_WARMUP, json.dumps(job.world.warmup)))
     if place is not None:
         variables.append(_env("JOB_COMPLETION_INDEX", str(place.pod_index)))
-    variable_names = {variable["name"] for variable in variables}
+    variable_names = {variable["name"] for variable in variables} | _DEFAULTS.keys()
     trainer["env"] = [*(v for v in trainer.get("env", []) if v["name"] not in variable_names), *variables]
     trainer.setdefault("volumeMounts", []).append({"name": names.SHARED_VOLUME, "mountPath": names.SHARED_FOLDER})
 
@@ -213,7 +221,7 @@ def wrap(trainer: dict[str, Any], job: Job, place: PodPosition | None, grace_s: 
 def _for_launcher(job: Job) -> list[dict[str, Any]]:
     variables = [
         _env(names.ENV_MODE, job.world.mode),
-        _env(names.ENV_ZYGOTE, "true" if job.world.zygote else "false"),
+        *_unless_default(names.ENV_ZYGOTE, "true" if job.world.zygote else "false"),
         *(_for_torchrun(job) if job.world.mode == AUTO else ()),
     ]
     if job.world.preload is not None:
@@ -242,13 +250,11 @@ def sidecar_container(
         "image": image,
         "imagePullPolicy": "IfNotPresent",
         "restartPolicy": "Always",
-        **({"ports": [{"name": "membership", "containerPort": names.COORDINATOR_PORT}]} if host_port is None else {}),
         "env": [
-            _env(names.ENV_JOB, msgspec.json.encode(job_shape(job, grace_s)).decode()),
+            _env(names.ENV_JOB, _settings_that_differ(job_shape(job, grace_s))),
             _env(names.ENV_COORDINATOR, address),
             _env(names.ENV_INDEX, "" if index is None else str(index)),
-            _env(names.ENV_SHARED_FOLDER, names.SHARED_FOLDER),
-            _env(names.ENV_GRACE, str(grace_s)),
+            *_unless_default(names.ENV_GRACE, str(grace_s)),
             _env_from(names.ENV_POD_NAME, "metadata.name"),
             _env_from(names.ENV_POD_UID, "metadata.uid"),
             _env_from(names.ENV_POD_IP, "status.podIP"),
@@ -270,6 +276,18 @@ def sidecar_container(
         "resources": {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
         "securityContext": podspec.restricted_security_context(),
     }
+
+
+def _settings_that_differ(shape: names.JobShape) -> str:
+    """As JSON, without the settings that have their default."""
+    given = {each.name: getattr(shape, each.name) for each in fields(shape)}
+    differing = {each.name for each in fields(shape) if given[each.name] != each.default}
+    return msgspec.json.encode({name: value for name, value in given.items() if name in differing}).decode()
+
+
+def _unless_default(name: str, value: str) -> list[dict[str, Any]]:
+    """Each variable takes 120 bytes of a pod, and a job may have thousands of pods."""
+    return [] if value == _DEFAULTS[name] else [_env(name, value)]
 
 
 def _env(name: str, value: str) -> dict[str, Any]:

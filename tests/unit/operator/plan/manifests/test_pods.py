@@ -93,7 +93,7 @@ def test_pods_of_a_job_with_host_network_draw_different_ports():
 def test_a_pod_without_host_network_has_the_usual_ports():
     pod = manifest()
     assert "UNDERSTUDY_MEMBERSHIP_PORT" not in env(pod, names.SIDECAR_CONTAINER)
-    assert container(pod, names.SIDECAR_CONTAINER)["ports"] == [{"name": "membership", "containerPort": 8478}]
+    assert "ports" not in container(pod, names.SIDECAR_CONTAINER)
     assert container(pod, names.SIDECAR_CONTAINER)["startupProbe"]["httpGet"]["port"] == 8479
     assert "ports" not in container(pod, "trainer")
 
@@ -142,12 +142,10 @@ def test_only_a_spare_gets_the_warm_up():
 
 
 def test_the_launcher_gets_the_setting_of_the_log_prefix():
-    assert env(manifest(), "trainer")[names.ENV_LOG_PREFIX] == "true"
     assert env(manifest(a_job(log_prefix=False)), "trainer")[names.ENV_LOG_PREFIX] == "false"
 
 
 def test_the_launcher_gets_the_settings_of_the_zygote():
-    assert env(manifest(), "trainer")[names.ENV_ZYGOTE] == "true"
     assert names.ENV_PRELOAD not in env(manifest(), "trainer")
     cold = env(manifest(a_job(zygote=False, preload=("torch", "my.model"))), "trainer")
     assert (cold[names.ENV_ZYGOTE], cold[names.ENV_PRELOAD]) == ("false", "torch,my.model")
@@ -196,7 +194,7 @@ def test_with_auto_the_launcher_gets_the_mode_and_the_values_for_a_torchrun():
     trainer = container(manifest(a_job(pod_template=RICH)), "trainer")
     assert trainer["command"] == ["/bin/sh", "/understudy/launch", "python", "-u", "train.py"]
     variables = env(manifest(a_job(parallelism=8, min_actives=6)), "trainer")
-    assert (variables[names.ENV_MODE], variables[names.ENV_ZYGOTE]) == ("Auto", "true")
+    assert variables[names.ENV_MODE] == "Auto"
     assert (variables[names.ENV_NNODES], variables[names.ENV_RUN_ID]) == ("6:8", "llm")
 
 
@@ -274,18 +272,46 @@ def test_the_sidecar_gets_its_job_and_its_coordinators_address():
         "in_place_window_s": 90.0,
         "backoff_max_s": 0.0,
         **elastic,
-        "grace_s": 30.0,
         "replica_groups": [[0, 1], [2, 3]],
-        "on_failed_update": None,
-        "update_retries": 0,
         "proactive": "Now",
         "launcher_timeout_s": 20.0,
-        "script_fault_rounds": 0,
         "start_timeout_s": 600.0,
-        "snapshots": False,
     }
     assert (variables[names.ENV_COORDINATOR], variables[names.ENV_INDEX]) == (ADDRESS, "5")
-    assert variables[names.ENV_GRACE] == "30"
+
+
+def test_a_setting_that_has_its_default_is_not_in_the_pod():
+    """A job may have thousands of pods, and all of them would contain it."""
+    pod = manifest(a_job(in_place_max_per_pod=None))
+    assert set(env(pod, "trainer")) == {
+        "UNDERSTUDY_NPROC_PER_NODE",
+        "UNDERSTUDY_MODE",
+        "UNDERSTUDY_NNODES",
+        "UNDERSTUDY_RUN_ID",
+        "JOB_COMPLETION_INDEX",
+    }
+    assert json.loads(env(pod, names.SIDECAR_CONTAINER)[names.ENV_JOB]).keys() == {
+        "uid",
+        "namespace",
+        "name",
+        "actives",
+        "nproc_per_node",
+        "in_place_max_restarts",
+        "in_place_window_s",
+    }
+
+
+@pytest.mark.parametrize("container_name", ["trainer", names.SIDECAR_CONTAINER])
+def test_a_grace_period_other_than_the_default_of_kubernetes_is_in_the_pod(container_name: str) -> None:
+    template = {"spec": {**TEMPLATE["spec"], "terminationGracePeriodSeconds": 45}}
+    assert env(manifest(a_job(pod_template=template)), container_name)[names.ENV_GRACE] == "45"
+
+
+def test_a_users_variable_does_not_change_a_setting_that_has_its_default() -> None:
+    (trainer,) = TEMPLATE["spec"]["containers"]
+    own = [{"name": name, "value": "false"} for name in ("UNDERSTUDY_ZYGOTE", "UNDERSTUDY_FOLDER", "MINE")]
+    variables = env(manifest(a_job(pod_template={"spec": {"containers": [{**trainer, "env": own}]}})), "trainer")
+    assert {"UNDERSTUDY_ZYGOTE", "UNDERSTUDY_FOLDER", "MINE"} & variables.keys() == {"MINE"}
 
 
 def test_only_the_sidecar_mounts_the_folder_of_the_nodes_file():
