@@ -75,6 +75,7 @@ def read_settings(command: Sequence[str], env: Mapping[str, str]) -> Settings:
         dict(env),
         program,
         preload,
+        pod.ENV_PRELOAD not in env,
         on_sigterm,
         log_prefix,
         warmup,

@@ -15,6 +15,7 @@ from understudy_protocol.launcher import (
     DrainWorkers,
     ExitLauncher,
     Ping,
+    Preload,
     RenewStore,
     Restore,
     StartWorkers,
@@ -180,6 +181,28 @@ class ZygoteChecked:
 
 
 @dataclass(frozen=True)
+class ModulesLearned:
+    """The fork server has imported these modules too, and forks the workers of later rounds."""
+
+    modules: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ModuleRefused:
+    """A process that has imported this module cannot be forked safely. learned: those that it had imported before."""
+
+    module: str
+    reason: str
+    learned: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LearningEnded:
+    """The process that imported the learned modules has ended."""
+
+
+@dataclass(frozen=True)
 class DevicesChecked:
     """The device check has ended. reason: why devices are missing; "": all answer."""
 
@@ -231,6 +254,9 @@ Event = Union[
     StoreGone,
     StoreFailed,
     ZygoteChecked,
+    ModulesLearned,
+    ModuleRefused,
+    LearningEnded,
     DevicesChecked,
     SnapshotsRead,
     AskedToEnd,
@@ -244,6 +270,7 @@ Event = Union[
     RenewStore,
     CheckReadiness,
     Ping,
+    Preload,
     TakeOver,
 ]
 
@@ -259,10 +286,13 @@ class Aim(Enum):
 
 @dataclass(frozen=True)
 class Spawn:
-    """Start all workers of this member for the round. is_warmup_done: let the zygote fork them."""
+    """Start all workers of this member for the round. is_warmup_done: let the zygote fork them. records_imports: the
+    first one records its imports.
+    """
 
     start: StartWorkers
     is_warmup_done: bool = False
+    records_imports: bool = False
 
 
 @dataclass(frozen=True)
@@ -325,6 +355,21 @@ class CheckZygote:
     """Let the zygote fork a process that does nothing; answered by ZygoteChecked."""
 
     number: int
+
+
+@dataclass(frozen=True)
+class Learn:
+    """Let a fork of the zygote import more modules, and become the zygote. modules: these; None: those that the first
+    worker has imported. Answered by ModulesLearned, ModuleRefused or LearningEnded.
+    """
+
+    modules: Optional[tuple[str, ...]]
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class EndLearning:
+    """Kill a fork of the zygote that imports for too long."""
 
 
 @dataclass(frozen=True)
@@ -396,6 +441,8 @@ Effect = Union[
     EndZygote,
     MakeStore,
     CheckZygote,
+    Learn,
+    EndLearning,
     CheckDevices,
     EndDeviceCheck,
     ReplaceCommand,

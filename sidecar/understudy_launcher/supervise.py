@@ -69,6 +69,7 @@ from understudy_launcher import events as e
 from understudy_launcher.graces import Graces
 from understudy_launcher.groups import LEFTOVERS, Groups
 from understudy_launcher.hangs import HangWatch
+from understudy_launcher.learning import Learning
 from understudy_launcher.phases import (
     AFTER_SIGTERM,
     EMPTYING,
@@ -104,7 +105,7 @@ class Supervisor:
     """See the module. `pid` is the launcher's own; `grace_s` is the pod's termination grace period.
 
     step_timeout_s: a worker hangs if it has made a step and then none for this time; 0 disables this. devices: see
-    readiness.py. snapshots: the workers have memory for them.
+    readiness.py. snapshots: the workers have memory for them. learns: see learning.py.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class Supervisor:
         calls_torchrun: bool = False,
         fork_fallback_reason: str = "",
         snapshots: bool = False,
+        learns: bool = False,
     ) -> None:
         self.phase = Phase.IDLE
         self._pid, self._nproc = pid, nproc
@@ -136,6 +138,7 @@ class Supervisor:
             calls_torchrun=calls_torchrun,
             fork_fallback_reason=fork_fallback_reason,
         )
+        self._learns, self._learning = learns, Learning(learns)
         self._warmup = Warmup(warmup)
         self._self_check = SelfCheck(self._warm, self._warmup, devices)
         self._on_sigterm, self._step_timeout_s = on_sigterm, step_timeout_s
@@ -162,6 +165,8 @@ class Supervisor:
             m.RenewStore: self._on_renew_store,
             m.CheckReadiness: self._on_check,
             m.Ping: self._on_ping,
+            m.Preload: self._on_preload,
+            **dict.fromkeys((e.ModulesLearned, e.ModuleRefused, e.LearningEnded), self._on_learning),
             e.ZygoteChecked: self._on_check,
             e.DevicesChecked: self._on_check,
             m.TakeOver: self._on_take_over,
@@ -194,6 +199,7 @@ class Supervisor:
             self._leave_by,
             self._warm.deadline(),
             self._self_check.deadline(),
+            self._learning.deadline(),
         ]
         times += [steps.deadline() if steps else None, hangs.deadline() if hangs else None]
         return min(_without_unset(times), default=None)
@@ -214,6 +220,8 @@ class Supervisor:
         self._out.extend(e.Report(message) for message in self._round.history())
         if self._warm.fork_fallback_reason:
             self._report(m.ForkFallback(self._warm.fork_fallback_reason))
+        if self._learning.modules:
+            self._report(m.Learned(self._learning.modules))
         if self._graces.pod_by is not None:
             self._report(m.Terminating(max(0.0, self._graces.pod_by - now)))
 
@@ -363,6 +371,7 @@ class Supervisor:
             self._out.extend([e.Signal(WARMUP, e.Aim.KILL_GROUP), *self._warmup.ended(event, now)])
             return
         self._groups.alive.discard(event.local_rank)
+        self._learning.ended(event.local_rank)
         steps = self._steps()
         if steps:
             self._report_steps(steps.ended(event.local_rank, now))
@@ -456,7 +465,8 @@ class Supervisor:
         if self._step_in_round is not None:
             self._newest_step, self._step_in_round = self._step_in_round, None
         self._out.extend([e.ReadSnapshots(start)] if self._snapshots else [])
-        self._out.append(e.Spawn(start, is_warmup_done=self._warm.state is WarmState.READY))
+        records = self._learning.spawned(self._warm.forks, now)
+        self._out.append(e.Spawn(start, is_warmup_done=self._warm.state is WarmState.READY, records_imports=records))
         self._log(f"workers started ranks={start.rank_offset}-{start.rank_offset + self._nproc - 1}/{start.world_size}")
         if not self._snapshots:
             self._report(m.WorkersStarted(start.token))
@@ -481,6 +491,7 @@ class Supervisor:
     def _on_steps(self, read: e.StepsRead, now: float) -> None:
         self._step_in_round = read.step if self._step_in_round is None else max(self._step_in_round, read.step)
         self._last_step_at = read.stepped_at if self._last_step_at is None else max(self._last_step_at, read.stepped_at)
+        self._out.extend(self._learning.stepped(read.local_rank, now))
         steps = self._steps()
         if steps:
             self._stepped = self._round.token
@@ -517,9 +528,30 @@ class Supervisor:
             self._report_ports()
         if self._warm.fork_fallback_reason != why_fresh:
             self._report(m.ForkFallback(self._warm.fork_fallback_reason))
+        self._learn(event, now)
         self._warm_up(now)
         self._out.extend(self._self_check.on_change())
         self._advance(now)
+
+    def _learn(self, event: Any, now: float) -> None:
+        """What an event of the zygote means for the modules that it learns."""
+        if isinstance(event, (e.ZygoteEnded, e.TorchrunCalled)):
+            self._learning = Learning(self._learns)
+        elif isinstance(event, e.ZygoteLost):
+            self._learning.lost_zygote()
+        elif isinstance(event, e.ZygoteReady):
+            self._out.extend(self._learning.on_ready(now))
+
+    def _on_preload(self, order: m.Preload, now: float) -> None:
+        self._out.extend(self._learning.preload(order.modules, self._warm.forks, now))
+
+    def _on_learning(self, event: Union[e.ModulesLearned, e.ModuleRefused, e.LearningEnded], now: float) -> None:
+        if isinstance(event, e.ModulesLearned):
+            self._out.extend(self._learning.on_learned(event))
+        elif isinstance(event, e.ModuleRefused):
+            self._out.extend(self._learning.on_refused(event, now))
+        else:
+            self._out.extend(self._learning.on_ended())
 
     def _on_check(self, event: Union[m.CheckReadiness, Answer], now: float) -> None:
         if self.phase is Phase.IDLE or isinstance(event, e.DevicesChecked):
@@ -561,6 +593,7 @@ class Supervisor:
         if self._groups.is_late(now):
             self._out.extend([*self._groups.kill(now), e.FindSurvivors()])
         self._on_zygote(e.Tick(), now)
+        self._out.extend(self._learning.on_time(now))
         if self._self_check.hangs(now):
             self._out.append(e.EndZygote())
             self._on_zygote(e.ZygoteLost(HUNG, is_final=False), now)

@@ -82,6 +82,11 @@ class ForkServerWatch:
         """Whether a round has to wait."""
         return self.state in (State.CALLING, State.LOADING)
 
+    @property
+    def forks(self) -> bool:
+        """Whether the next workers are forks."""
+        return self._is_wanted and self.state is State.READY and not self.fork_fallback_reason
+
     def start(self, now: float) -> list[e.Effect]:
         """Called when the launcher starts."""
         if self.state is State.READY:

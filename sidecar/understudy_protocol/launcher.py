@@ -164,6 +164,13 @@ class ForkFallback:
 
 
 @dataclass(frozen=True)
+class Learned:
+    """The modules that the fork server has learned, from workers or a Preload. Sent once, and on each connect."""
+
+    modules: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class StartWorkers:
     """Kill all running workers, then start nprocPerNode workers of this round."""
 
@@ -237,6 +244,13 @@ class CheckReadiness:
 
 
 @dataclass(frozen=True)
+class Preload:
+    """Modules that the workers of another pod have imported: the fork server of a spare imports them too."""
+
+    modules: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Ping:
     """Check whether the launcher responds: it answers with Pong at once, in every state."""
 
@@ -280,6 +294,7 @@ TO_SIDECAR = (
     Readiness,
     Pong,
     ForkFallback,
+    Learned,
 )
 TO_LAUNCHER = (
     StartWorkers,
@@ -290,6 +305,7 @@ TO_LAUNCHER = (
     Restore,
     RenewStore,
     CheckReadiness,
+    Preload,
     Ping,
     TakeOver,
     HoldSocket,

@@ -291,6 +291,23 @@ class ForkFallback:
 
 
 @dataclass(frozen=True)
+class Learned:
+    """The modules that the workers of this pod have imported beside the default ones, if it has rank 0.
+
+    Sent when its fork server has imported them, and after each Welcome.
+    """
+
+    modules: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Preload:
+    """To a spare: the fork server imports these modules, so that the workers of a round need not."""
+
+    modules: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Leaving:
     """The pod was asked to end: its workers may save for at most grace_s. Verdict Faulty: they were killed already."""
 
@@ -416,6 +433,7 @@ TO_COORDINATOR = (
     Finished,
     Replicas,
     ForkFallback,
+    Learned,
     Drained,
     Leaving,
     Disconnecting,
@@ -435,6 +453,7 @@ TO_MEMBER = (
     Drain,
     WriteStacks,
     Restore,
+    Preload,
     Heartbeat,
     LeaseRenewal,
     Close,

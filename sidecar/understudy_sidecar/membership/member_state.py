@@ -71,6 +71,7 @@ class Workers:
     hang_is_reported: bool = False
     replicas: dict[int, m.Replicas] = field(default_factory=dict)  # the newest report of each rank that ran here
     fork_fallback_reason: str = ""  # why workers are not forked, as the launcher reports
+    learned_modules: tuple[str, ...] = ()  # by the fork server
 
 
 @dataclass

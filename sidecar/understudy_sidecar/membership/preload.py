@@ -1,0 +1,24 @@
+"""The modules that the fork servers of spares import: those that the pod of rank 0 has learned from its workers.
+
+Rules: the first report of a term counts. A spare gets the modules once, when they are known or when it joins. The
+content is a member's, so it is cut to the size that a launcher sends.
+"""
+
+from understudy_protocol import membership as m
+from understudy_sidecar.membership.coordinator_state import CoordinatorState
+from understudy_sidecar.membership.roster import MemberRecord
+
+MAX_MODULES, MAX_NAME_CHARS = 500, 200
+
+
+def on_learned(state: CoordinatorState, modules: tuple[str, ...]) -> None:
+    if state.learned_modules:
+        return
+    state.learned_modules = tuple(name for name in modules[:MAX_MODULES] if len(name) <= MAX_NAME_CHARS)
+    for member in state.roster.members.values():
+        on_joined(state, member)
+
+
+def on_joined(state: CoordinatorState, member: MemberRecord) -> None:
+    if state.learned_modules and member.group_rank is None:
+        state.send(member, m.Preload(state.learned_modules))
