@@ -103,6 +103,7 @@ class StepsRead:
     at: float
     stepped_at: float  # the same time, by the clock of `handle`
     first_at: Optional[float] = None  # when the worker made its first step, by that clock; None: this is the first
+    is_counted: bool = False  # see Stepped
 
 
 @dataclass(frozen=True)

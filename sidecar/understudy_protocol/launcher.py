@@ -101,7 +101,8 @@ class Stepped:
     """A completed step: the first of a round, then the newest at most twice a second.
 
     pause_s: seconds from the last step of the earlier rounds on this pod to the first step of this round, by the pod's
-    own clock. None if no earlier round made a step here.
+    own clock. None if no earlier round made a step here. is_counted: the script does not call step(), so `step` is the
+    number of steps in this round.
     """
 
     token: RoundToken
@@ -110,6 +111,7 @@ class Stepped:
     median_step_s: float
     at: float
     pause_s: Optional[float] = None
+    is_counted: bool = False
 
 
 @dataclass(frozen=True)

@@ -239,7 +239,7 @@ class Finished:
 class Progress:
     """A completed step. Sent for the first step of a round, then at most twice a second.
 
-    pause_s: as in the launcher's Stepped.
+    pause_s, is_counted: as in the launcher's Stepped.
     """
 
     token: RoundToken
@@ -248,6 +248,7 @@ class Progress:
     median_step_s: float  # over the newest steps of this round; 0 while unknown
     at: float
     pause_s: Optional[float] = None
+    is_counted: bool = False
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def import_learned(
         reads = _Reads(round_variables, recorded.variables.get(name, {}))
         with reads.watched(), contextlib.suppress(Exception, SystemExit):  # it failed in the worker as well
             importlib.import_module(name)
-        if name not in sys.modules:
+        if name not in sys.modules and not reads.reason():
             continue
         fitness.imported(name)
         reason = fitness.unsafe_import() or reads.reason()

@@ -45,7 +45,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
-from understudy_zygote import child, early_variables, import_record, learning, script, store
+from understudy_zygote import child, early_variables, import_record, learning, optimizer_steps, script, store
 from understudy_zygote.fitness import ForkSafety
 from understudy_zygote.script import Program
 
@@ -149,6 +149,7 @@ class Zygote:
             sys.stderr.flush()
             child.start_afresh(order["command"])
         child.show_stacks()
+        optimizer_steps.report_optimizer_steps()
         return program
 
     def _learn(self, order: dict[str, Any], files: dict[str, int]) -> Program:

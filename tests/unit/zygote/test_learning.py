@@ -17,7 +17,8 @@ from understudy_launcher.fork_server import ForkServer
 from understudy_launcher.processes import RECORD_BYTES
 from understudy_launcher.zygote import ForkRequest, WorkerStatus, ZygoteMessage
 
-IMPORTED = "import sys; open(sys.argv[1], 'w').write(' '.join(sorted(set(sys.modules) & {%s})))"
+#: The first line of each script: whether the module `big` is imported already.
+HAS_BIG = "import sys; open(sys.argv[1], 'w').write(str('big' in sys.modules))"
 
 
 class Training:
@@ -34,10 +35,13 @@ class Training:
         self.server.start({**os.environ, **env}, ["json"])
         self.hear(e.ZygoteReady)
 
-    def hear(self, kind: type[ZygoteMessage]) -> ZygoteMessage:
+    def hear(self, kind: type[ZygoteMessage], pid: int | None = None) -> ZygoteMessage:
+        """The next message of this kind, or of the end of this worker."""
+
         def found() -> ZygoteMessage | None:
             self._messages += self.server.receive()
-            return next((message for message in self._messages if isinstance(message, kind)), None)
+            of_kind = (message for message in self._messages if isinstance(message, kind))
+            return next((one for one in of_kind if pid is None or getattr(one, "pid", None) == pid), None)
 
         message = wait_for(found, kind.__name__)
         assert message is not None
@@ -51,9 +55,7 @@ class Training:
         (pid,) = self.server.fork({0: ForkRequest({"RANK": "0", **env}, files[::-1], record=record)}).values()
         for file in files:
             os.close(file)
-        ended = self.hear(WorkerStatus)
-        assert isinstance(ended, WorkerStatus)
-        assert (ended.pid, ended.status) == (pid, 0)
+        assert self.hear(WorkerStatus, pid) == WorkerStatus(pid, 0)
         return (self._folder / "out").read_text()
 
     def learn(self, *left_out: str, modules: Sequence[str] | None = None) -> e.ModulesLearned:
@@ -94,21 +96,21 @@ def train(tmp_path: Path) -> Iterator[Train]:
 
 
 def test_later_workers_have_the_modules_that_a_worker_has_imported(train: Train) -> None:
-    script = f"{IMPORTED % repr('big')}; import big"
+    script = f"{HAS_BIG}; import big"
     training = train(script, big="import decimal")
-    assert training.run(recorded=True) == ""
+    assert training.run(recorded=True) == "False"
     assert "big" in training.learn().modules
-    assert training.run() == "big"
+    assert training.run() == "True"
 
 
 def test_only_modules_whose_import_is_needed_are_named(train: Train) -> None:
-    training = train(f"{IMPORTED % ''}; import big, json", big="import small", small="import smaller", smaller="")
+    training = train(f"{HAS_BIG}; import big, json", big="import small", small="import smaller", smaller="")
     training.run(recorded=True)
     assert training.learn().modules == ("big",)
 
 
 def test_a_module_that_the_worker_only_looks_for_is_not_learned(train: Train) -> None:
-    script = f"{IMPORTED % ''}; import importlib.util; importlib.util.find_spec('heavy'); import big, last"
+    script = f"{HAS_BIG}; import importlib.util; importlib.util.find_spec('heavy'); import big, last"
     training = train(script, heavy="", big="", last="")
     training.run(recorded=True)
     assert training.learn().modules == ("big",)  # of the last import is not known whether it succeeds
@@ -116,7 +118,7 @@ def test_a_module_that_the_worker_only_looks_for_is_not_learned(train: Train) ->
 
 def test_the_scripts_own_modules_are_not_learned(train: Train, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import big, small")
-    training = train(f"{IMPORTED % ''}; import mine, small", big="", small="")
+    training = train(f"{HAS_BIG}; import mine, small", big="", small="")
     training.run(recorded=True)
     assert training.learn().modules == ("big",)
 
@@ -124,23 +126,25 @@ def test_the_scripts_own_modules_are_not_learned(train: Train, tmp_path: Path) -
 def test_an_installed_module_that_the_script_replaces_by_its_own_is_not_learned(train: Train, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "common.py").write_text("")
-    script = f"{IMPORTED % ''}; import sys; sys.path.insert(0, {str(tmp_path / 'other')!r}); import common, big, last"
+    script = f"{HAS_BIG}; import sys; sys.path.insert(0, {str(tmp_path / 'other')!r}); import common, big, last"
     training = train(script, common="", big="", last="")
     training.run(recorded=True)
     assert training.learn().modules == ("big",)
 
 
 def test_imports_of_the_workers_children_are_not_recorded(train: Train) -> None:
-    fork = "import os; child = os.fork() or (__import__('heavy'), __import__('last'), os._exit(0)); os.waitpid(child, 0)"
-    training = train(f"{IMPORTED % ''}\n{fork}\nimport big, last", heavy="", big="", last="")
+    fork = (
+        "import os; child = os.fork() or (__import__('heavy'), __import__('last'), os._exit(0)); os.waitpid(child, 0)"
+    )
+    training = train(f"{HAS_BIG}\n{fork}\nimport big, last", heavy="", big="", last="")
     training.run(recorded=True)
     assert training.learn().modules == ("big",)
 
 
 def test_modules_that_another_pod_has_learned_are_imported(train: Train) -> None:
-    training = train(f"{IMPORTED % repr('big')}; import big", big="")
+    training = train(f"{HAS_BIG}; import big", big="")
     assert training.learn(modules=["big", "missing"]).modules == ("big",)
-    assert training.run() == "big"
+    assert training.run() == "True"
 
 
 # What a fork would run differently ------------------------------------------------------------------------------------
@@ -148,23 +152,23 @@ def test_modules_that_another_pod_has_learned_are_imported(train: Train) -> None
 
 def test_a_module_that_starts_a_thread_is_refused_and_later_forks_work(train: Train) -> None:
     threads = "import threading; threading.Thread(target=threading.Event().wait, daemon=True, name='bg').start()"
-    training = train(f"{IMPORTED % repr('big')}; import big, bad, last", bad=threads, big="", last="")
+    training = train(f"{HAS_BIG}; import big, bad, last", bad=threads, big="", last="")
     training.run(recorded=True)
     module, reason = training.refusal()
     assert module == "bad"
     assert reason == "its import starts a thread (bg), and a process with threads cannot be forked safely"
     assert training.learn("bad").modules == ("big",)
-    assert training.run() == "big"
+    assert training.run() == "True"
 
 
 def test_modules_of_a_package_that_is_left_out_are_left_out_too(train: Train) -> None:
-    training = train(f"{IMPORTED % ''}; import big")
+    training = train(f"{HAS_BIG}; import big")
     assert training.learn("xml", modules=["xml.dom", "xmlrpc.client"]).modules == ("xmlrpc.client",)
 
 
 @pytest.mark.parametrize("read", ["os.environ['RANK']", "os.getenv('RANK')", "'RANK' in os.environ"])
 def test_a_module_that_reads_a_variable_of_the_round_is_refused(train: Train, read: str) -> None:
-    training = train(f"{IMPORTED % ''}; import ranked, last", ranked=f"import os; {read} if 1 else 0", last="")
+    training = train(f"{HAS_BIG}; import ranked, last", ranked=f"import os; {read} if 1 else 0", last="")
     training.run(recorded=True)
     assert training.refusal() == ("ranked", "its import reads RANK, which has another value in each worker or round")
 
@@ -172,13 +176,13 @@ def test_a_module_that_reads_a_variable_of_the_round_is_refused(train: Train, re
 def test_a_module_that_reads_a_variable_that_the_script_sets_before_is_refused(train: Train, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import os; os.environ['THING_HOME'] = '/data'")
     thing = "import os; os.environ.get('THING_HOME')"
-    training = train(f"{IMPORTED % ''}; import mine, thing, last", thing=thing, last="")
+    training = train(f"{HAS_BIG}; import mine, thing, last", thing=thing, last="")
     training.run(recorded=True)
     assert training.refusal() == ("thing", "its import reads THING_HOME, which the script sets before")
 
 
 def test_a_module_that_reads_a_variable_which_another_installed_module_sets_is_learned(train: Train) -> None:
-    script = f"{IMPORTED % ''}; import setter, thing, last"
+    script = f"{HAS_BIG}; import setter, thing, last"
     setter, thing = "import os; os.environ['THING_HOME'] = '/data'", "import os; os.environ['THING_HOME']"
     training = train(script, setter=setter, thing=thing, last="")
     training.run(recorded=True)
@@ -186,7 +190,7 @@ def test_a_module_that_reads_a_variable_which_another_installed_module_sets_is_l
 
 
 def test_a_module_that_reads_variables_which_the_scripts_text_sets_is_refused(train: Train) -> None:
-    script = f"import os; os.environ['HF_HOME'] = '/data'; {IMPORTED % ''}; import datasets, last"
+    script = f"import os; os.environ['HF_HOME'] = '/data'; {HAS_BIG}; import datasets, last"
     training = train(script, datasets="", last="")
     training.run(recorded=True)
     module, reason = training.refusal()
@@ -195,7 +199,7 @@ def test_a_module_that_reads_variables_which_the_scripts_text_sets_is_refused(tr
 
 
 def test_the_output_of_an_import_is_not_repeated(train: Train, capfd: pytest.CaptureFixture[str]) -> None:
-    training = train(f"{IMPORTED % ''}; import loud, last", loud="print('imported', flush=True)", last="")
+    training = train(f"{HAS_BIG}; import loud, last", loud="print('imported', flush=True)", last="")
     training.run(recorded=True)
     assert training.learn().modules == ("loud",)
     assert capfd.readouterr().out == "imported\n"
@@ -205,7 +209,7 @@ def test_the_output_of_an_import_is_not_repeated(train: Train, capfd: pytest.Cap
 
 
 def test_the_end_of_the_second_zygote_is_a_loss_and_the_next_start_imports_what_was_learned(train: Train) -> None:
-    training = train(f"{IMPORTED % repr('big')}; import big, last", big="", last="")
+    training = train(f"{HAS_BIG}; import big, last", big="", last="")
     training.run(recorded=True)
     training.learn()
     first, second = training.server.pids
@@ -218,15 +222,17 @@ def test_the_end_of_the_second_zygote_is_a_loss_and_the_next_start_imports_what_
 
 
 def test_the_second_zygote_ends_with_the_first(train: Train) -> None:
-    training = train(f"{IMPORTED % ''}; import big, last", big="", last="")
+    training = train(f"{HAS_BIG}; import big, last", big="", last="")
     training.run(recorded=True)
     training.learn()
     first, second = training.server.pids
     os.kill(first, 9)
-    wait_for(lambda: not os.path.exists(f"/proc/{second}") or "Z" in Path(f"/proc/{second}/stat").read_text(), "its end")
+    wait_for(
+        lambda: not os.path.exists(f"/proc/{second}") or "Z" in Path(f"/proc/{second}/stat").read_text(), "its end"
+    )
 
 
 def test_a_damaged_record_teaches_nothing(train: Train) -> None:
-    training = train(IMPORTED % "")
+    training = train(HAS_BIG)
     os.pwrite(training.record, b"\xff" * 64, 0)
     assert training.learn().modules == ()
