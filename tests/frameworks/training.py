@@ -33,6 +33,7 @@ LIMIT_S = 240.0
 POLL_S = 0.02
 FORK_SERVER, NEW_PROCESS = "forks", "new processes"
 READY = "the fork server is ready"
+LEARNED = "the fork server has learned"
 _LINE = re.compile(r"(?:\[rank 0\] )?(?:resumes at step (?P<first>\d+)|step (?P<step>\d+) loss (?P<loss>\S+))$")
 
 
@@ -176,6 +177,13 @@ class Training:
     def wait_for_spare(self) -> None:
         """The fork server of a spare is ready, as it is in a job that has run for a minute."""
         self._wait(lambda: any(READY in log.read_text() for log in self._logs_of_spares()), "a spare that is ready")
+
+    def wait_for_learned(self) -> None:
+        """All fork servers, also that of the spare, have imported the modules of the workers."""
+        self._wait(
+            lambda: all(LEARNED in run_folder.of(self.name).log(row["node"]).read_text() for row in self._rows()),
+            "the modules of the workers are learned",
+        )
 
     def lose(self, target: str) -> Recovery:
         """SIGKILL to a rank's worker or to a member. Wait for the first new step."""
