@@ -94,10 +94,10 @@ def _after_execution(loader: Any, act: Callable[[Any], None]) -> None:
 
 def _register(optimizer_module: Any) -> None:
     with contextlib.suppress(AttributeError):  # an old torch
-        handle = optimizer_module.register_optimizer_step_post_hook(_hook(lambda: handle.remove()))
+        handle = optimizer_module.register_optimizer_step_post_hook(make_hook(lambda: handle.remove()))
 
 
-def _hook(remove: Callable[[], None]) -> Callable[[Any, Any, Any], None]:
+def make_hook(remove: Callable[[], None]) -> Callable[[Any, Any, Any], None]:
     steps: Optional[OptimizerSteps] = None
     compiler: Any = getattr(sys.modules["torch"], "compiler", None)
     is_compiling: Callable[[], bool] = getattr(compiler, "is_compiling", lambda: False)

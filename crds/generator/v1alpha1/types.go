@@ -512,7 +512,8 @@ type Launcher struct {
 
 	// Modules that the fork server imports before the first round. Modules that are not
 	// installed are skipped. Importing them may not start threads or use a GPU. Default:
-	// torch, torch.distributed, torch._dynamo and numpy.
+	// torch, torch.distributed, torch._dynamo and numpy, and after the first step of the
+	// first round the installed modules that its workers have imported.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=100

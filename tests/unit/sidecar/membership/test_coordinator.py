@@ -147,6 +147,16 @@ def test_a_round_that_continues_with_the_next_step_has_lost_none() -> None:
     assert driven.recovery().lost_steps == 0
 
 
+def test_lost_steps_are_unknown_if_a_round_counts_its_steps_from_its_start() -> None:
+    driven = running()
+    driven.report_step("active-0", 20)
+    driven.fail_worker("active-1")
+    driven.report_started("active-0", "active-1")
+    driven.receive("active-0", m.Progress(driven.token, 1, None, 0.1, driven.now, 3.0, is_counted=True))
+    assert driven.recovery().resumed_at is not None
+    assert driven.recovery().lost_steps is None
+
+
 def test_if_no_pod_that_has_stepped_is_left_any_first_step_ends_a_recovery() -> None:
     driven = running(1)  # its only pod has made steps
     driven.drop("active-0")
@@ -462,6 +472,20 @@ def test_the_snapshot_reports_the_pods_whose_workers_are_not_forked_and_the_reas
     assert driven.coordinator.snapshot().fork_fallbacks == ForkFallbacks(2, "active-0", "x" * 500)
     driven.receive("active-0", m.ForkFallback(""))
     assert driven.coordinator.snapshot().fork_fallbacks == ForkFallbacks(1, "active-1", "a thread of pyarrow")
+
+
+def test_spares_import_the_modules_that_a_pod_has_learned_and_no_other_pod_does() -> None:
+    # given a job with a spare, whose rank 0 has learned modules
+    driven = running()
+    driven.receive("active-0", m.Learned(("transformers", "x" * 201)))
+    # then the spare imports them, except for a name that no module has
+    assert driven.take("spare-0", m.Preload) == [m.Preload(("transformers",))]
+    # and so does a spare that joins later
+    driven.join("spare-1")
+    assert driven.take("spare-1", m.Preload) == [m.Preload(("transformers",))]
+    # and a second report changes nothing
+    driven.receive("active-1", m.Learned(("datasets",)))
+    assert not [name for name in ("active-0", "active-1", "spare-0", "spare-1") if driven.take(name, m.Preload)]
 
 
 def test_the_rank_of_a_worker_that_cannot_be_killed_is_the_cause() -> None:
