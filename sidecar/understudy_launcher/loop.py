@@ -237,7 +237,7 @@ class Loop:
         before = self._settings
         env = environment.environment_after_take_over(before.env, order)
         command = order.command or before.command
-        calls = before.is_auto and calls_torchrun(command)
+        calls = before.is_auto and calls_torchrun(command, env)
         program = python_program(command) if before.forks and not calls else None
         self._settings = replace(before, env=env, command=command, zygote=program, calls_torchrun=calls)
         self._workers.run(command)
