@@ -17,8 +17,9 @@ A compiled optimizer (torch.compile) does not count, because the hook must not i
 import contextlib
 import os
 import sys
-from importlib.machinery import ModuleSpec
 from typing import Any, Callable, Optional
+
+from understudy_zygote.on_import import after_import
 
 ENV_AUTOMATIC_STEPS = "UNDERSTUDY_AUTOMATIC_STEPS"
 _OPTIMIZER = "torch.optim.optimizer"
@@ -60,36 +61,7 @@ def report_optimizer_steps() -> None:
     """Called in a fork before its script runs."""
     if os.environ.get(ENV_AUTOMATIC_STEPS) == "false":
         return
-    if _OPTIMIZER in sys.modules:
-        _register(sys.modules[_OPTIMIZER])
-    else:
-        sys.meta_path.insert(0, _OnImport())
-
-
-class _OnImport:
-    """An entry of sys.meta_path that registers the hook when the script has imported torch.optim.optimizer."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
-        if name != _OPTIMIZER:
-            return None
-        sys.meta_path.remove(self)
-        for finder in sys.meta_path:
-            spec = finder.find_spec(name, path, target)
-            if spec is not None and spec.loader is not None:
-                _after_execution(spec.loader, _register)
-                return spec
-        return None
-
-
-def _after_execution(loader: Any, act: Callable[[Any], None]) -> None:
-    execute = loader.exec_module
-
-    def exec_module(module: Any) -> None:
-        execute(module)
-        act(module)
-
-    with contextlib.suppress(AttributeError):  # a loader of C
-        loader.exec_module = exec_module
+    after_import(_OPTIMIZER, _register)
 
 
 def _register(optimizer_module: Any) -> None:

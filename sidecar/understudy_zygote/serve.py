@@ -45,7 +45,16 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
-from understudy_zygote import child, early_variables, import_record, learning, optimizer_steps, script, store
+from understudy_zygote import (
+    build_locks,
+    child,
+    early_variables,
+    import_record,
+    learning,
+    optimizer_steps,
+    script,
+    store,
+)
 from understudy_zygote.fitness import ForkSafety
 from understudy_zygote.script import Program
 
@@ -150,6 +159,7 @@ class Zygote:
             child.start_afresh(order["command"])
         child.show_stacks()
         optimizer_steps.report_optimizer_steps()
+        build_locks.watch_build_locks()
         return program
 
     def _learn(self, order: dict[str, Any], files: dict[str, int]) -> Program:
