@@ -468,6 +468,7 @@ type VolumeRetentionPolicy struct {
 // How the launcher starts the workers. The launcher is the first process of the
 // trainer container: it starts, stops and watches the workers of its pod.
 // +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'Torchrun' || !has(self.preload)",fieldPath=".preload",message="launcher.preload has no effect with mode Torchrun, whose workers are fresh processes: remove it, or set mode to Auto"
+// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'Torchrun' || !has(self.python)",fieldPath=".python",message="launcher.python has no effect with mode Torchrun, which /bin/sh starts: remove it, or set mode to Auto"
 type Launcher struct {
 	// How the trainer container's command runs. Auto: if it calls torchrun, it runs once
 	// in each pod, and the launcher runs the workers of that torchrun; else as Wrap.
@@ -520,6 +521,15 @@ type Launcher struct {
 	// +kubebuilder:validation:items:MaxLength=200
 	// +kubebuilder:validation:XValidation:rule="self.all(m, m.matches('^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*$'))",message="launcher.preload must be names of Python modules, such as torch.distributed: remove all other words"
 	Preload []string `json:"preload,omitempty"`
+
+	// Path of a Python 3.9 or newer in the trainer container's image, with which the
+	// launcher runs. Set it for an image without /bin/sh, or if the launcher is to run
+	// with another Python than the command. Default: the Python that the command names,
+	// else python3 or python on the PATH; /bin/sh looks for it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(/[A-Za-z0-9._+-]+)+$')",message="launcher.python must be the path of a Python in the image, such as /usr/bin/python3: correct it, or leave it out"
+	Python string `json:"python,omitempty"`
 
 	// Whether each line that a worker writes has its global rank as a prefix in the
 	// container's log: [rank 3]. Set it to false if a program reads the lines, for

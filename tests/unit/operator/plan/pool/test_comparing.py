@@ -88,6 +88,7 @@ def test_another_difference_of_the_template_is_reported_with_its_field(template:
         ({"nproc_per_node": 4}, "launcher.nprocPerNode is 4, and 8 in the pool"),
         ({"zygote": False}, "launcher.forkServer is False, and True in the pool"),
         ({"preload": ("json",)}, "launcher.preload is 'json', and 'the default' in the pool"),
+        ({"python": "/usr/bin/python3"}, "launcher.python is '/usr/bin/python3', and '' in the pool"),
         ({"log_prefix": False}, "launcher.logPrefix"),
         ({"on_sigterm": "Never"}, "termination.onSigterm"),
         ({"nologin_path": "/run/nologin"}, "faults.nodeFile"),
