@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.training import SimulatedWorker
 from understudy_launcher.snapshot_fence import Header, SnapshotFence
+from understudy_protocol.enums import NO_ROUND
 from understudy_protocol.launcher import StartWorkers
 from understudy_protocol.snapshots import RestoreChoice, SavedStep
 
@@ -13,6 +14,7 @@ SLOTS = 2
 class SimulatedMemory:
     def __init__(self, ranks: int) -> None:
         self.fence = SnapshotFence()
+        self.replaced = NO_ROUND  # the newest round that gave the ranks of this pod to another one, as far as it knows
         self.slots: dict[int, list[Header | None]] = {rank: [None] * SLOTS for rank in range(ranks)}
         self._targets: dict[int, int] = {}  # by local rank: the slot for the next save
 
