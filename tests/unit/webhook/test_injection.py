@@ -363,9 +363,10 @@ def test_a_pod_that_cannot_be_injected_is_declined_with_the_fix(
 
 def test_with_a_python_the_launcher_needs_no_shell_and_a_second_injection_adds_nothing() -> None:
     once = injected(changed("job", annotated("python", "/usr/bin/python3"))).pod
-    command = once["spec"]["containers"][0]["command"]
+    trainer = once["metadata"]["annotations"][names.ANNOTATION_TRAINER_CONTAINER]
+    command = container(once, trainer)["command"]
     assert command[:6] == ["/usr/bin/python3", "-I", "-S", "-u", "/understudy/launcher.pyz", "--"]
-    assert injected(once).pod["spec"]["containers"][0]["command"] == command
+    assert container(injected(once).pod, trainer)["command"] == command
 
 
 @pytest.mark.parametrize(

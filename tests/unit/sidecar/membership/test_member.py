@@ -775,7 +775,7 @@ def test_the_pod_of_rank_0_sends_each_coordinator_the_modules_that_it_has_learne
 
 def test_a_pod_of_another_rank_does_not_send_them() -> None:
     driven = joined()
-    driven.hear(assign(R0, group_rank=1))
+    driven.hear(assign(R0, rank=1))
     assert driven.report(l.Learned(("transformers",))) == []
 
 
