@@ -15,6 +15,7 @@ A compiled optimizer (torch.compile) does not count, because the hook must not i
 """
 
 import contextlib
+import importlib
 import os
 import sys
 from typing import Any, Callable, Optional
@@ -81,8 +82,8 @@ def make_hook(remove: Callable[[], None]) -> Callable[[Any, Any, Any], None]:
         try:
             if steps is None:
                 is_imported = _OURS in sys.modules
-                from understudy_torch import progress  # only now: the user may have another module of that name
-
+                # only now: the user may have another module of that name
+                progress = importlib.import_module(f"{_OURS}.progress")
                 steps = OptimizerSteps(progress, is_imported=is_imported)
             goes_on = steps.on_step(optimizer)
         except Exception:  # noqa: BLE001 - the training must not fail for this

@@ -567,7 +567,7 @@ def test_the_memory_for_snapshots_is_read():
 def test_a_trainer_whose_image_has_no_shell_failed_with_the_fix():
     message = 'exec: "/bin/sh": stat /bin/sh: no such file or directory'
     end = {"exitCode": 128, "reason": "StartError", "message": message}
-    status = {"phase": "Failed", "containerStatuses": [{"name": "trainer", "state": {"terminated": end}}]}
+    status: Any = {"phase": "Failed", "containerStatuses": [{"name": "trainer", "state": {"terminated": end}}]}
     assert read.failure(status) == (
         f"container trainer ended with exit code 128: StartError: {message}; the image has no /bin/sh, which starts "
         "the launcher: set launcher.python to the path of the image's Python"
