@@ -25,7 +25,7 @@ from typing import Optional
 from understudy_launcher import events as e
 from understudy_protocol.launcher import Learned
 
-LEARN_AFTER_S = 30.0
+LEARN_AFTER_S = 60.0
 LEARN_WITHIN_S = 180.0
 MOST_REFUSED = 5
 

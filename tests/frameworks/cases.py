@@ -19,7 +19,8 @@ class Case:
 
     command: words before the script; `{bin}` is the folder of programs of the frameworks' environment.
     save_every: steps from one checkpoint to the next. within: how much a loss may differ, relative.
-    changed: what a user has to change in the command or in the script. is_launcher: the command starts the script in a
+    changed: what a user has to change in the command or in the script. learns: the test waits until the fork servers
+    have learned the modules of the script, as in a job that has run for a minute. is_launcher: the command starts the script in a
     process of its own.
     """
 
@@ -32,6 +33,7 @@ class Case:
     save_every: int = 10
     within: float = 1e-6
     changed: str = NOTHING
+    learns: bool = False
     is_launcher: bool = False
 
 
@@ -40,7 +42,7 @@ CASES = (
     Case("DataLoader with workers, fork", ("torch",), "dataloader.py", ("fork",)),
     Case("DataLoader with workers, spawn", ("torch",), "dataloader.py", ("spawn",)),
     Case("FSDP2 with torch.distributed.checkpoint", ("torch",), "fsdp2.py"),
-    Case("HF Trainer", ("transformers",), "hf_trainer.py"),
+    Case("HF Trainer", ("transformers",), "hf_trainer.py", learns=True),
     Case(
         "HF Trainer, preloaded",
         ("transformers",),

@@ -22,9 +22,9 @@ def test_the_modules_are_learned_at_the_first_step_of_the_first_worker() -> None
 
 def test_without_a_step_they_are_learned_after_a_time() -> None:
     learning = watching(now=100.0)
-    assert learning.deadline() == 130.0
-    assert (LEARN_AFTER_S, learning.on_time(129.9)) == (30.0, [])
-    assert learning.on_time(130.0) == [e.Learn(None)]
+    assert learning.deadline() == 160.0
+    assert (LEARN_AFTER_S, learning.on_time(159.9)) == (60.0, [])
+    assert learning.on_time(160.0) == [e.Learn(None)]
 
 
 def test_a_worker_that_ends_before_that_is_not_learned_from_and_the_next_records() -> None:
