@@ -489,7 +489,8 @@ class Supervisor:
         self._log(f"restores step {chosen.step} of round={chosen.token}" if chosen else no_snapshot)
 
     def _on_steps(self, read: e.StepsRead, now: float) -> None:
-        self._step_in_round = read.step if self._step_in_round is None else max(self._step_in_round, read.step)
+        if not read.is_counted:
+            self._step_in_round = read.step if self._step_in_round is None else max(self._step_in_round, read.step)
         self._last_step_at = read.stepped_at if self._last_step_at is None else max(self._last_step_at, read.stepped_at)
         self._out.extend(self._learning.stepped(read.local_rank, now))
         steps = self._steps()

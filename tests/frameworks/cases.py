@@ -20,8 +20,8 @@ class Case:
     command: words before the script; `{bin}` is the folder of programs of the frameworks' environment.
     save_every: steps from one checkpoint to the next. within: how much a loss may differ, relative.
     changed: what a user has to change in the command or in the script. learns: the test waits until the fork servers
-    have learned the modules of the script, as in a job that has run for a minute. is_launcher: the command starts the script in a
-    process of its own.
+    have learned the modules of the script, as in a job that has run for a minute. is_launcher: the command starts the
+    script in a process of its own.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """The modules that the fork servers of spares import: those that the pod of rank 0 has learned from its workers.
 
-Rules: the first report of a term counts. A spare gets the modules once, when they are known or when it joins. The
-content is a member's, so it is cut to the size that a launcher sends.
+Rules: the first report of a term counts. A spare, which neither has nor claims ranks, gets the modules once, when they
+are known or when it joins. The content is a member's, so it is cut to the size that a launcher sends.
 """
 
 from understudy_protocol import membership as m
@@ -20,5 +20,6 @@ def on_learned(state: CoordinatorState, modules: tuple[str, ...]) -> None:
 
 
 def on_joined(state: CoordinatorState, member: MemberRecord) -> None:
-    if state.learned_modules and member.group_rank is None:
+    has_no_ranks = member.group_rank is None and member.join.group_rank is None
+    if state.learned_modules and has_no_ranks:
         state.send(member, m.Preload(state.learned_modules))

@@ -483,6 +483,9 @@ def test_spares_import_the_modules_that_a_pod_has_learned_and_no_other_pod_does(
     # and so does a spare that joins later
     driven.join("spare-1")
     assert driven.take("spare-1", m.Preload) == [m.Preload(("transformers",))]
+    # but not one that claims ranks, as after the loss of a coordinator
+    driven.join("active-2", driven.token, 1, WorkersState.RUNNING)
+    assert driven.take("active-2", m.Preload) == []
     # and a second report changes nothing
     driven.receive("active-1", m.Learned(("datasets",)))
     assert not [name for name in ("active-0", "active-1", "spare-0", "spare-1") if driven.take(name, m.Preload)]
