@@ -39,6 +39,11 @@ from understudy_launcher.zygote import ForkRequest
 
 #: The size of a worker's record of its imports: some 6000 modules.
 RECORD_BYTES = 1 << 18
+_GROUP_SIGNALS = {
+    Aim.TERM_GROUP: signal.SIGTERM,
+    Aim.KILL_GROUP: signal.SIGKILL,
+    Aim.STOP_GROUP: signal.SIGSTOP,
+}
 Ended = Union[StepsRead, WorkerEnded, GroupEmptied, LeftoversFound]
 
 
@@ -191,7 +196,7 @@ class Workers:
                 if aim is Aim.TERM_WORKER or not process_table.has_default_action(worker.pid, signal.SIGTERM):
                     worker.process.send(signal.SIGTERM)
             elif worker.ended or worker.process.send(EXISTS):  # else its end is reported soon
-                _signal_group(worker, signal.SIGTERM if aim is Aim.TERM_GROUP else signal.SIGKILL)
+                _signal_group(worker, _GROUP_SIGNALS[aim])
 
     def dump_stacks(self, local_rank: int) -> str:
         """Make the worker's stepping process write its Python stacks to stderr. Return why it cannot, or ""."""

@@ -13,6 +13,7 @@
     JOINED        Standby                             JOINED        the launcher stops all running workers
     JOINED        Drain                               JOINED        the launcher ends its workers, which may save
     JOINED        WriteStacks                         JOINED        the launcher writes the stacks of its workers
+    JOINED        BreakWorker                         JOINED        the launcher breaks a worker: a drill
     JOINED        ConfigChange                        JOINED        stores it, and sends ConfigChangeAck
     JOINED        Redirect                            DISCONNECTED  leadership is transferred: calls that standby
     JOINED        the link ends                       DISCONNECTED  calls the standby coordinators

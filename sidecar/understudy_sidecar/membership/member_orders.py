@@ -97,7 +97,7 @@ def _on_order(me: MemberState, message: object, now: float) -> None:
             member_workers.on_assign(me, message)
         case m.Standby(token):
             member_workers.on_standby(me, token)
-        case m.Drain() | m.WriteStacks() | m.Restore() if member_workers.has_ranks(me, message.token):
+        case m.Drain() | m.WriteStacks() | m.BreakWorker() | m.Restore() if member_workers.has_ranks(me, message.token):
             _on_round_order(me, message)
         case m.Preload(modules):
             me.order(l.Preload(modules))
@@ -115,12 +115,15 @@ def _on_order(me: MemberState, message: object, now: float) -> None:
             pass
 
 
-def _on_round_order(me: MemberState, message: m.Drain | m.WriteStacks | m.Restore) -> None:
+def _on_round_order(me: MemberState, message: m.Drain | m.WriteStacks | m.BreakWorker | m.Restore) -> None:
     match message:
         case m.Drain(token, grace_s):
             me.order(l.DrainWorkers(token, grace_s))
         case m.WriteStacks(token):
             me.order(l.WriteStacks(token))
+        case m.BreakWorker(token, drill):
+            me.order(l.BreakWorker(token, drill))
+            me.log(f"a drill ({drill.value}) breaks a worker of round {token}")
         case m.Restore():
             member_workers.on_restore(me, message)
 
