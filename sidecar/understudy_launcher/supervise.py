@@ -146,8 +146,9 @@ class Supervisor:
         self._last_step_at: Optional[float] = None  # when any worker of any round made its last step
         self._stepped = NO_ROUND  # the newest round in which a worker made a step
         self._snapshots = snapshots  # there is memory for them
-        self._newest_step: Optional[int] = None  # in the newest round whose workers have reported a step
-        self._step_in_round: Optional[int] = None  # the newest step of the running round
+        #: In the newest round whose workers have reported a step. None: also if that round has counted its steps.
+        self._newest_step: Optional[int] = None
+        self._newest_read: Optional[e.StepsRead] = None  # of the running round: the highest step
         self._is_taken_over: Optional[m.TakeOver] = None  # the order of the job that has claimed this spare
         self._close: Optional[m.ExitLauncher] = None  # in CLOSING
         self._leave_by: Optional[float] = None
@@ -478,8 +479,9 @@ class Supervisor:
         self._round.steps = RoundSteps(start.token, self._last_step_at)
         self._round.hangs = HangWatch(start, self._round.steps, self._step_timeout_s, now)
         self._out.extend([e.ReleasePort()] if hosts_store else [])
-        if self._step_in_round is not None:
-            self._newest_step, self._step_in_round = self._step_in_round, None
+        if self._newest_read is not None:
+            self._newest_step = None if self._newest_read.is_counted else self._newest_read.step
+            self._newest_read = None
         self._out.extend([e.ReadSnapshots(start)] if self._snapshots else [])
         records = self._learning.spawned(self._warm.forks, now)
         self._out.append(e.Spawn(start, is_warmup_done=self._warm.state is WarmState.READY, records_imports=records))
@@ -505,8 +507,9 @@ class Supervisor:
         self._log(f"restores step {chosen.step} of round={chosen.token}" if chosen else no_snapshot)
 
     def _on_steps(self, read: e.StepsRead, now: float) -> None:
-        if not read.is_counted:
-            self._step_in_round = read.step if self._step_in_round is None else max(self._step_in_round, read.step)
+        newest = self._newest_read
+        if newest is None or (not read.is_counted, read.step) > (not newest.is_counted, newest.step):
+            self._newest_read = read
         self._last_step_at = read.stepped_at if self._last_step_at is None else max(self._last_step_at, read.stepped_at)
         self._out.extend(self._learning.stepped(read.local_rank, now))
         steps = self._steps()

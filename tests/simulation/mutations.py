@@ -507,7 +507,7 @@ MUTATIONS = (
     Mutation(
         "repeated steps count as new ones",
         (Rule.PRODUCTIVE_TIME_HAS_STEPS,),
-        _patch(goodput, "_part_after", lambda account, facts, pause: Part.PRODUCTIVE),
+        _patch(goodput, "_repeats_after", lambda account, facts, pause: False),
     ),
     Mutation(
         "a coordinator never steps down",

@@ -52,11 +52,16 @@ def test_the_newest_step_before_the_round_is_reported() -> None:
 
 
 def test_a_step_that_is_counted_from_the_start_of_its_round_is_not_the_newest_step() -> None:
+    # given a round after one that has made step 8
     driven = with_snapshots()
-    driven.do(replace(steps(3), is_counted=True))
+    driven.do(steps(8))
     replaced(driven, 1)
-    (report,) = driven.do(e.SnapshotsRead(token(1), ()))
-    assert report == e.Report(m.WorkersStarted(token(1), SavedSteps((), None)))
+    # when it counts its steps
+    driven.do(replace(steps(3), is_counted=True), replace(steps(2, rank=1), is_counted=True))
+    replaced(driven, 2)
+    # then the newest step is not known
+    (report,) = driven.do(e.SnapshotsRead(token(2), ()))
+    assert report == e.Report(m.WorkersStarted(token(2), SavedSteps((), None)))
 
 
 def test_snapshots_that_were_read_for_an_older_round_are_not_reported() -> None:

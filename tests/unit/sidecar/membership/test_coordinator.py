@@ -7,7 +7,7 @@ import pytest
 from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import CloseReason, Fault, RoundToken, Strategy, WorkersState
-from understudy_protocol.observer import ForkFallbacks, NodeFact, Nodes
+from understudy_protocol.observer import ForkFallbacks, NodeFact, Nodes, StepProgress
 from understudy_sidecar.membership.events import FromOperator, Received
 from understudy_sidecar.membership.round_state import Phase
 
@@ -158,14 +158,42 @@ def test_a_round_that_continues_with_the_next_step_has_lost_none() -> None:
     assert driven.recovery().lost_steps == 0
 
 
-def test_lost_steps_are_unknown_if_a_round_counts_its_steps_from_its_start() -> None:
+def test_lost_steps_are_unknown_if_one_of_the_rounds_counts_its_steps() -> None:
+    # given a round that counts its steps, after one that does not
     driven = running()
     driven.report_step("active-0", 20)
     driven.fail_worker("active-1")
     driven.report_started("active-0", "active-1")
-    driven.receive("active-0", m.Progress(driven.token, 1, None, 0.1, driven.now, 3.0, is_counted=True))
+    driven.report_step("active-0", 1, 3.0, is_counted=True)
+    # then the recovery has ended, and has no number of lost steps
+    assert driven.coordinator.snapshot().progress == StepProgress(1, None, driven.now, is_counted=True)
     assert driven.recovery().resumed_at is not None
     assert driven.recovery().lost_steps is None
+    # and if the next round does not count, it cannot be compared with this one either
+    driven.later(10.0, "active-0", "active-1", "spare-0")
+    driven.report_step("active-0", 30, is_counted=True)
+    driven.fail_worker("active-1")
+    driven.report_started("active-0", "active-1")
+    driven.report_step("active-0", 26, 3.0)
+    assert driven.recovery().lost_steps is None
+
+
+def test_a_round_that_counts_its_steps_does_not_show_when_earlier_ones_were_made_again() -> None:
+    # given a round that has to repeat the steps 11 to 20
+    driven = running()
+    driven.report_step("active-0", 20)
+    driven.fail_worker("active-1")
+    driven.report_started("active-0", "active-1")
+    driven.report_step("active-0", 11, 3.0)
+    # when the next round counts its steps, to more than 20
+    driven.later(1.0, "active-0", "active-1", "spare-0")
+    driven.fail_worker("active-1")
+    driven.report_started("active-0", "active-1")
+    for step in (1, 25):
+        driven.later(10.0, "active-0", "active-1", "spare-0")
+        driven.report_step("active-0", step, 3.0, is_counted=True)
+    # then nothing says that these were made again
+    assert [x.caught_up_at for x in driven.coordinator.snapshot().recoveries] == [None, None]
 
 
 def test_if_no_pod_that_has_stepped_is_left_any_first_step_ends_a_recovery() -> None:
