@@ -213,7 +213,7 @@ class Launcher(Process):
         delay = self.world.between(*(FORK_S if warm else SPAWN_S))
         self.world.after(delay, lambda: self.machine.post(lambda: self._training.join(worker)))
 
-    def _write(self, local_rank: int, step: int, is_counted: bool) -> None:  # noqa: FBT001 - as in the page
+    def _write(self, local_rank: int, step: int, is_counted: bool) -> None:
         """step() in the worker."""
         reports = 1 + (self._pages[local_rank].reports if local_rank in self._pages else 0)
         first_at = self._first_at.setdefault(local_rank, self.now())

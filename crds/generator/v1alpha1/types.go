@@ -679,27 +679,26 @@ type Faults struct {
 
 // Hang detection.
 type Hang struct {
-	// A worker hangs if it has called understudy_torch.step() in this round, and then
-	// does not call it for this time: a duration such as 90s, 10m or 1h. The pods' logs
-	// get the Python stacks of all workers, status names the slowest rank, and the job
-	// recovers as from a worker that fails. Set it well above the longest time between
-	// two steps, saves and evaluations included, because a longer pause counts as a hang.
-	// Disabled if unset.
+	// A worker hangs if it has made a step in this round, and then makes none for this
+	// time: a duration such as 90s, 10m or 1h. Steps are calls of understudy_torch.step(),
+	// or else those of a torch optimizer. The pods' logs get the Python stacks of all
+	// workers, status names the slowest rank, and the job recovers as from a worker that
+	// fails. Set it well above the longest time between two steps, saves and evaluations
+	// included, because a longer pause counts as a hang. Disabled if unset.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[1-9]')",message="faults.hang.stepTimeout must be a duration above zero in whole hours, minutes and seconds, such as 90s, 10m or 1h: longer than any time between two calls of step()"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[1-9]')",message="faults.hang.stepTimeout must be a duration above zero in whole hours, minutes and seconds, such as 90s, 10m or 1h: longer than any time between two steps"
 	StepTimeout string `json:"stepTimeout,omitempty"`
 
-	// A round hangs if none of its workers calls understudy_torch.step() within this time
-	// after the round was formed: a duration such as 10m or 1h, or 0s for never. The
-	// pods' logs get the Python stacks of all workers, status names the first suspect,
-	// and the job recovers as from a worker that fails. Set it well above the longest
-	// time to the first step, including the time to load the model and to compile. Do not
-	// set it for a script that never calls step(): each of its rounds is restarted after
-	// that time. If unset, no round hangs before its first step.
+	// A round hangs if none of its workers makes a step within this time after the round
+	// was formed: a duration such as 10m or 1h, or 0s for never. The pods' logs get the
+	// Python stacks of all workers, status names the first suspect, and the job recovers
+	// as from a worker that fails. Set it well above the longest time to the first step,
+	// including the time to load the model and to compile. Do not set it for a script
+	// that reports no steps: each of its rounds is restarted after that time. If unset, no round hangs before its first step.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[0-9]')",message="faults.hang.startTimeout must be a duration in whole hours, minutes and seconds, such as 0s, 10m or 1h: longer than any time from the start of a round to its first step()"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[0-9]')",message="faults.hang.startTimeout must be a duration in whole hours, minutes and seconds, such as 0s, 10m or 1h: longer than any time from the start of a round to its first step"
 	StartTimeout string `json:"startTimeout,omitempty"`
 }
 
@@ -1357,7 +1356,7 @@ type RecoveryStatus struct {
 
 	// Steps that the training had made before the fault and made again after it, because
 	// they were newer than what it restored. Empty if the coordinator does not know both
-	// steps.
+	// steps, or if one of them is counted (progress.counted).
 	// +optional
 	LostSteps *int32 `json:"lostSteps,omitempty"`
 }
@@ -1420,6 +1419,7 @@ type GoodputStatus struct {
 
 	// Effective training time ratio: productive time divided by wall time, until the
 	// newest step in progress. Empty before the first step, and if the script reports none.
+	// If repeatedUnknown is true, the ratio may be lower.
 	// +optional
 	ETTR *float64 `json:"ettr,omitempty"`
 
@@ -1439,9 +1439,14 @@ type GoodputStatus struct {
 	// +optional
 	Node string `json:"node,omitempty"`
 
-	// The newest step before the newest pause.
+	// The newest step before the newest pause. Empty if its number is not known.
 	// +optional
 	NewestStep *int64 `json:"newestStep,omitempty"`
+
+	// True if the training has made steps whose number is not known after a pause or a
+	// suspension (progress.counted). They count as productive, but may be repeated steps.
+	// +optional
+	RepeatedUnknown bool `json:"repeatedUnknown,omitempty"`
 
 	// What faults have cost, by fault and node: the parts detection, restart, capacity and
 	// repeated. Faults at the same time count once, for the first of them.
@@ -1527,7 +1532,7 @@ type LostTime struct {
 
 // Progress of the training.
 type Progress struct {
-	// The newest step that the workers reported.
+	// The newest step that the workers reported. Of the running round if counted is true.
 	// +optional
 	Step int64 `json:"step"`
 
@@ -1538,4 +1543,10 @@ type Progress struct {
 	// When the step was reported.
 	// +optional
 	At *metav1.MicroTime `json:"at,omitempty"`
+
+	// True if step counts from the start of the round, because the script does not call
+	// step(), and its optimizer has no number. Such steps are not compared with those of
+	// other rounds.
+	// +optional
+	Counted bool `json:"counted,omitempty"`
 }

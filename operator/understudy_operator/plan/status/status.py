@@ -221,8 +221,8 @@ def _with_snapshot(observed: Observed, snapshot: Snapshot, status: JobStatus, no
         status = replace(status, round=max(snapshot.token.round, status.round), start_time=start)
     if snapshot.progress is not None:
         progress, at = snapshot.progress, micro_time(snapshot.progress.at)
-        recorded = ProgressStatus(progress.step, progress.total, at, progress.is_counted)
-        status = replace(status, progress=recorded)
+        newest = ProgressStatus(progress.step, progress.total, at, progress.is_counted)
+        status = replace(status, progress=newest)
     return status
 
 
