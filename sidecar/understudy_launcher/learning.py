@@ -12,7 +12,7 @@
     LEARNING  a module prevents forks                        LEARNING  Learn without it, at most MOST_REFUSED times;
                                                                        then only those before it
     LEARNING  that fork of the zygote has ended, or          OFF
-              LOAD_WITHIN_S is over
+              LEARN_WITHIN_S is over
     any       the zygote was lost                            -         LEARNED stays; else WAITING
 
 The zygote that runs the workers is not changed: a fork of it imports the modules, and forks the workers of the next

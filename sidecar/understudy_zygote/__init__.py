@@ -8,6 +8,7 @@ interpreter.
     import_record.py    which modules a worker imports
     learning.py         imports these modules in a fork of the zygote, which then is the zygote
     optimizer_steps.py  reports the steps of torch's optimizers
+    jax_cluster.py      lets a bare jax.distributed.initialize() join the round
     build_locks.py      lock files of builds of torch extensions that were killed
     on_import.py        acts on a module that the script imports
     early_variables.py  whether a script sets variables that an import has already read

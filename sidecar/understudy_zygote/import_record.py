@@ -90,12 +90,14 @@ class Recorded:
 
 def read(file: int) -> Recorded:
     """file: closed here. Its worker may still write to it."""
-    with contextlib.suppress(OSError, ValueError, struct.error):
+    try:
         content = os.pread(file, os.fstat(file).st_size, 0)
         (length,) = _LENGTH.unpack_from(content)
+    except (OSError, struct.error):
+        return Recorded()
+    finally:
         os.close(file)
-        return _parse(content[_LENGTH.size : _LENGTH.size + max(0, length)].decode(errors="replace"))
-    return Recorded()
+    return _parse(content[_LENGTH.size : _LENGTH.size + max(0, length)].decode(errors="replace"))
 
 
 def _parse(text: str) -> Recorded:

@@ -28,8 +28,9 @@ from understudy_zygote.import_record import Recorded, origin_of
 from understudy_zygote.script import MODULE, Program, first_path
 
 _OURS = ("understudy_torch", "understudy_zygote", "understudy_rollout")
-#: At most this many modules are learned, with names of this many characters together: they travel in messages.
-MOST_MODULES, MOST_CHARACTERS = 500, 16_000
+#: At most this many modules are learned, with names of this many characters together: they travel in messages. Longer
+#: names, and names in other characters than ASCII, are not learned.
+MOST_MODULES, MOST_CHARACTERS, LONGEST_NAME = 500, 16_000, 200
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ def import_learned(
         if top not in allowed:
             allowed[top] = top not in _OURS and (top in base or _is_the_same(top, recorded.origins.get(top), program))
         if name in sys.modules or not allowed[top] or _is_left_out(name, left_out) or _runs(program, name):
+            continue
+        if len(name) > LONGEST_NAME or not name.isascii():
             continue
         if len(modules) == MOST_MODULES or sum(map(len, modules)) > MOST_CHARACTERS:
             break

@@ -1,4 +1,7 @@
-"""Acts on a module once it is imported, without importing it: a script may set variables for its import."""
+"""Acts on a module once it is imported, without importing it: a script may set variables for its import.
+
+Rules: a module of another version may lack what is acted on. No error of that reaches the script.
+"""
 
 import contextlib
 import sys
@@ -9,9 +12,14 @@ from typing import Any, Callable, Optional
 def after_import(name: str, act: Callable[[Any], None]) -> None:
     """Call act(module) now if the module is imported, else when the script has imported it."""
     if name in sys.modules:
-        act(sys.modules[name])
+        _act(act, sys.modules[name])
     else:
         sys.meta_path.insert(0, _Finder(name, act))
+
+
+def _act(act: Callable[[Any], None], module: Any) -> None:
+    with contextlib.suppress(Exception):
+        act(module)
 
 
 class _Finder:
@@ -25,7 +33,8 @@ class _Finder:
             return None
         sys.meta_path.remove(self)
         for finder in list(sys.meta_path):
-            spec = finder.find_spec(name, path, target)
+            find: Any = getattr(finder, "find_spec", None)  # Python 3.11 and older also have others
+            spec = None if find is None else find(name, path, target)
             if spec is not None and spec.loader is not None:
                 _after_execution(spec.loader, self._act)
                 return spec
@@ -37,7 +46,7 @@ def _after_execution(loader: Any, act: Callable[[Any], None]) -> None:
 
     def exec_module(module: Any) -> None:
         execute(module)
-        act(module)
+        _act(act, module)
 
     with contextlib.suppress(AttributeError):  # a loader of C
         loader.exec_module = exec_module

@@ -11,7 +11,8 @@ Accumulated gradients make one step, and an evaluation makes none.
 The optimizer's own number of steps (Adam has one) continues after a checkpoint was loaded, so it is used if it is known
 without waiting for a GPU. Otherwise the steps of this round are counted, and reported as such.
 
-A compiled optimizer (torch.compile) does not count, because the hook must not interrupt its graph.
+A compiled optimizer (torch.compile) does not count, because the hook must not interrupt its graph. An old torch, which
+has no such hook, reports nothing.
 """
 
 import contextlib
@@ -66,8 +67,7 @@ def report_optimizer_steps() -> None:
 
 
 def _register(optimizer_module: Any) -> None:
-    with contextlib.suppress(AttributeError):  # an old torch
-        handle = optimizer_module.register_optimizer_step_post_hook(make_hook(lambda: handle.remove()))
+    handle = optimizer_module.register_optimizer_step_post_hook(make_hook(lambda: handle.remove()))
 
 
 def make_hook(remove: Callable[[], None]) -> Callable[[Any, Any, Any], None]:
@@ -96,8 +96,9 @@ def make_hook(remove: Callable[[], None]) -> Callable[[Any, Any, Any], None]:
 
 def _steps_of(optimizer: Any) -> int:
     """How many steps the optimizer has made; 0 if unknown."""
-    for state in optimizer.state.values():
-        step = state.get("step", 0)
-        on_device = getattr(getattr(step, "device", None), "type", "cpu") != "cpu"
-        return 0 if on_device else int(step)
+    with contextlib.suppress(AttributeError, TypeError, ValueError):  # a state of another kind than torch's
+        for state in optimizer.state.values():
+            step = state.get("step", 0)
+            on_device = getattr(getattr(step, "device", None), "type", "cpu") != "cpu"
+            return 0 if on_device else int(step)
     return 0

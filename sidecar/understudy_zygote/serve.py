@@ -50,6 +50,7 @@ from understudy_zygote import (
     child,
     early_variables,
     import_record,
+    jax_cluster,
     learning,
     optimizer_steps,
     script,
@@ -160,6 +161,7 @@ class Zygote:
         child.show_stacks()
         optimizer_steps.report_optimizer_steps()
         build_locks.watch_build_locks()
+        jax_cluster.join_jax_to_round()
         return program
 
     def _learn(self, order: dict[str, Any], files: dict[str, int]) -> Program:

@@ -21,7 +21,8 @@ class Case:
     save_every: steps from one checkpoint to the next. within: how much a loss may differ, relative.
     changed: what a user has to change in the command or in the script. learns: the test waits until the fork servers
     have learned the modules of the script, as in a job that has run for a minute. is_launcher: the command starts the
-    script in a process of its own.
+    script in a process of its own. under_open_mpi: the undisturbed run has the variables of Open MPI, because the
+    framework does not know those of torchrun.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Case:
     changed: str = NOTHING
     learns: bool = False
     is_launcher: bool = False
+    under_open_mpi: bool = False
 
 
 CASES = (
@@ -81,12 +83,13 @@ CASES = (
         changed="preload: pytorch_lightning",
     ),
     Case("DeepSpeed, ZeRO-2", ("deepspeed",), "deepspeed_train.py", ("2",)),
-    Case("JAX", ("jax",), "jax_train.py"),
+    Case("JAX", ("jax",), "jax_train.py", under_open_mpi=True),
     Case(
         "JAX, preloaded",
         ("jax",),
         "jax_train.py",
         options=("--preload", "jax,optax,orbax.checkpoint"),
         changed="preload: jax, optax, orbax.checkpoint",
+        under_open_mpi=True,
     ),
 )

@@ -81,7 +81,9 @@ def parsed(line: str, at: float) -> Resumed | Step | None:
 
 
 def undisturbed(case: Case, folder: Path, environment: Path) -> dict[int, float]:
-    """The loss by step, without Understudy: two processes with the variables that torchrun sets on two nodes."""
+    """The loss by step, without Understudy: two processes with the variables that torchrun sets on two nodes, or those
+    that Open MPI sets.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -95,11 +97,19 @@ def undisturbed(case: Case, folder: Path, environment: Path) -> dict[int, float]
         "TORCHELASTIC_RUN_ID": "undisturbed",
         "GLOO_SOCKET_IFNAME": "lo",
     }
+    if case.under_open_mpi:
+        env |= {
+            "OMPI_MCA_orte_hnp_uri": "4096.0;tcp://127.0.0.1:1",
+            "OMPI_COMM_WORLD_SIZE": "2",
+            "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+            "JAX_COORDINATOR_PORT": str(port),
+        }
     logs = [folder.with_suffix(f".{rank}.log") for rank in range(2)]
     started = []
     with ExitStack() as stack:
         for rank, log in enumerate(logs):
             own = {"RANK": str(rank), "GROUP_RANK": str(rank)}
+            own |= {"OMPI_COMM_WORLD_RANK": str(rank)} if case.under_open_mpi else {}
             output = stack.enter_context(log.open("w"))
             command = command_of(replace(case, command=Case.command), folder, environment)
             started.append(subprocess.Popen(command, env=env | own, stdout=output, stderr=subprocess.STDOUT))

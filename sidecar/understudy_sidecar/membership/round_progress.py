@@ -48,7 +48,7 @@ def on_step(state: CoordinatorState, member: MemberRecord, progress: m.Progress,
         _on_first_step(state, before, state.progress)
         # Without it, a standby whose pod is not in the round would take an earlier step for the last one.
         state.config_changes.send_snapshot_later(now)
-    if state.recovery_log.on_progress(state.round.token.round, progress.step, now):
+    if not progress.is_counted and state.recovery_log.on_progress(state.round.token.round, progress.step, now):
         state.notify_observers()
     member.stepped = state.round.token
     if not state.recovery_log.awaits_step(state.round.token.round):

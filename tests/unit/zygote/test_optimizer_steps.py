@@ -101,6 +101,13 @@ def test_the_optimizers_own_number_continues_after_a_checkpoint(files: StepFiles
     assert steps_of(files) == (2, 502, False)
 
 
+@pytest.mark.parametrize("state", [{"weight": [1, 2]}, {"weight": {"step": "many"}}, {"weight": {"step": None}}])
+def test_the_steps_of_an_optimizer_with_a_state_of_another_kind_are_counted(files: StepFiles, state: object) -> None:
+    one = SimpleNamespace(state=state)
+    train(OptimizerSteps(progress, is_imported=False), one, one)
+    assert steps_of(files) == (2, 2, True)
+
+
 def test_a_number_on_a_gpu_is_not_waited_for(files: StepFiles) -> None:
     on_gpu = SimpleNamespace(device=SimpleNamespace(type="cuda"))
     train(OptimizerSteps(progress, is_imported=False), optimizer(on_gpu))

@@ -185,8 +185,10 @@ def test_a_round_that_counts_its_steps_does_not_show_when_earlier_ones_were_made
     driven.fail_worker("active-1")
     driven.report_started("active-0", "active-1")
     driven.report_step("active-0", 11, 3.0)
-    # when the next round counts its steps, to more than 20
+    # when the worker of another pod counts to more than 20
     driven.later(1.0, "active-0", "active-1", "spare-0")
+    driven.report_step("active-1", 25, is_counted=True)
+    # and the next round counts its steps
     driven.fail_worker("active-1")
     driven.report_started("active-0", "active-1")
     for step in (1, 25):
@@ -516,8 +518,8 @@ def test_the_snapshot_reports_the_pods_whose_workers_are_not_forked_and_the_reas
 def test_spares_import_the_modules_that_a_pod_has_learned_and_no_other_pod_does() -> None:
     # given a job with a spare, whose rank 0 has learned modules
     driven = running()
-    driven.receive("active-0", m.Learned(("transformers", "x" * 201)))
-    # then the spare imports them, except for a name that no module has
+    driven.receive("active-0", m.Learned(("transformers", "x" * 201, "é")))
+    # then the spare imports them, except for names that no launcher sends
     assert driven.take("spare-0", m.Preload) == [m.Preload(("transformers",))]
     # and so does a spare that joins later
     driven.join("spare-1")
@@ -528,6 +530,13 @@ def test_spares_import_the_modules_that_a_pod_has_learned_and_no_other_pod_does(
     # and a second report changes nothing
     driven.receive("active-1", m.Learned(("datasets",)))
     assert not [name for name in ("active-0", "active-1", "spare-0", "spare-1") if driven.take(name, m.Preload)]
+
+
+def test_spares_get_about_as_many_modules_as_a_launcher_sends() -> None:
+    driven = running()
+    driven.receive("active-0", m.Learned(tuple(f"m{number:0199d}" for number in range(101))))
+    (order,) = driven.take("spare-0", m.Preload)
+    assert len(order.modules) == 100
 
 
 def test_the_rank_of_a_worker_that_cannot_be_killed_is_the_cause() -> None:
