@@ -57,6 +57,7 @@ class Join:
     disconnected_silently: bool = False  # no kernel closed that connection: the machine did not respond
     unable_reason: str = ""  # why it can take part in no round, so that its pod must be replaced; "": it can
     saved: Optional[SavedSteps] = None  # of that round, as in Started; None: its workers have not been started
+    drain_s: Optional[float] = None  # seconds left of a Drain of that round; None: the member got none
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class _Finder:
         sys.meta_path.remove(self)
         for finder in list(sys.meta_path):
             find: Any = getattr(finder, "find_spec", None)  # Python 3.11 and older also have others
-            spec = None if find is None else find(name, path, target)
+            spec: Optional[ModuleSpec] = None if find is None else find(name, path, target)
             if spec is not None and spec.loader is not None:
                 _after_execution(spec.loader, self._act)
                 return spec

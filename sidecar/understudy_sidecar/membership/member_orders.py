@@ -98,7 +98,7 @@ def _on_order(me: MemberState, message: object, now: float) -> None:
         case m.Standby(token):
             member_workers.on_standby(me, token)
         case m.Drain() | m.WriteStacks() | m.BreakWorker() | m.Restore() if member_workers.has_ranks(me, message.token):
-            _on_round_order(me, message)
+            _on_round_order(me, message, now)
         case m.Preload(modules):
             me.order(l.Preload(modules))
         case m.NodeVerdict() as verdict:
@@ -115,10 +115,10 @@ def _on_order(me: MemberState, message: object, now: float) -> None:
             pass
 
 
-def _on_round_order(me: MemberState, message: m.Drain | m.WriteStacks | m.BreakWorker | m.Restore) -> None:
+def _on_round_order(me: MemberState, message: m.Drain | m.WriteStacks | m.BreakWorker | m.Restore, now: float) -> None:
     match message:
-        case m.Drain(token, grace_s):
-            me.order(l.DrainWorkers(token, grace_s))
+        case m.Drain():
+            member_workers.on_drain(me, message, now)
         case m.WriteStacks(token):
             me.order(l.WriteStacks(token))
         case m.BreakWorker(token, drill):

@@ -69,6 +69,7 @@ class Workers:
     replaced: RoundToken = NO_ROUND  # the newest round that gave the ranks of this pod to another one
     saved: SavedSteps | None = None  # the snapshots of this pod for its round, and the coordinator's choice
     hang_is_reported: bool = False
+    drained_until: float | None = None  # they have time to save until then, after a Drain; None: the round got none
     replicas: dict[int, m.Replicas] = field(default_factory=dict)  # the newest report of each rank that ran here
     fork_fallback_reason: str = ""  # why workers are not forked, as the launcher reports
     learned_modules: tuple[str, ...] = ()  # by the fork server

@@ -116,6 +116,7 @@ class DrivenCoordinator:
         disconnected_silently: bool = False,
         unable_reason: str = "",
         saved: SavedSteps | None = None,
+        drain_s: float | None = None,
     ) -> None:
         number = len(self._names) + 1
         self._links[name], self._names[number] = number, name
@@ -126,6 +127,7 @@ class DrivenCoordinator:
         known = m.Join(*role, term, leaving=leaving, group_world_size=group_world_size, history=history)
         join = replace(known, verdict=verdict, warm=warm, stepped=stepped, disconnected_s=disconnected_s)
         join = replace(join, disconnected_silently=disconnected_silently, unable_reason=unable_reason, saved=saved)
+        join = replace(join, drain_s=drain_s)
         self.do(Received(number, join))
 
     def receive(self, name: str, message: Any) -> None:
