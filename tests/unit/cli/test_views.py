@@ -215,7 +215,7 @@ def test_a_job_without_steps_has_no_ratio_and_a_note() -> None:
 
 def test_an_account_that_does_not_know_repeated_steps_has_a_note() -> None:
     (row,) = goodput.goodput_rows([job(goodput=samples.goodput(repeatedUnknown=True))], samples.NOW)
-    assert (row.ettr, row.note) == (0.9352, goodput.REPEATED_UNKNOWN)
+    assert (row.ettr, row.note) == (0.9351, goodput.REPEATED_UNKNOWN)
 
 
 def test_a_step_that_is_counted_is_shown_as_one_of_its_round() -> None:

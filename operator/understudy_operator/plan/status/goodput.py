@@ -121,7 +121,7 @@ class _Facts:
         self.status, self.before = status, before
         progress = None if self.snapshot is None else self.snapshot.progress
         if progress is not None:
-            progress = StepProgress(progress.step, progress.total, _as_in_status(progress.at))
+            progress = StepProgress(progress.step, progress.total, _as_in_status(progress.at), progress.is_counted)
         self.progress = progress
         since_step = None if self.snapshot is None else self.snapshot.stepping_since
         self.stepping_since = None if since_step is None else _as_in_status(since_step)
