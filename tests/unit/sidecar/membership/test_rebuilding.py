@@ -320,6 +320,26 @@ def test_each_pod_that_was_lost_with_the_coordinator_is_an_entry_with_its_name_a
     }
 
 
+def test_a_lost_pod_is_named_although_a_recovery_from_an_earlier_fault_of_it_is_still_open() -> None:
+    """Found by the simulation (seed 838344)."""
+    # given a round after a failure on active-1, which no step has ended yet
+    rank_holders = tuple(m.RankHolder(n, f"uid-active-{n}", f"active-{n}", f"node-{n}") for n in range(2))
+    cause = Cause(1, "active-1", "node-1", None, "SIGKILL", "killed by SIGKILL")
+    entry = Recovery(3, Fault.PROCESS, Strategy.IN_PLACE, cause, START - 9.0, None, "restart 1 of 2 within 1 h")
+    history = History(Term(1, 1), 1, (), {}, (entry,), 0)
+    voters = ("uid-active-0", "uid-active-1", "uid-spare-0")
+    leader_snapshot = m.LeaderSnapshot(
+        ConfigVersion(1, 1, 1), voters, (), "uid-spare-0", {}, history, ROUND, rank_holders=rank_holders
+    )
+    driven = DrivenCoordinator(2, elected=leader_snapshot)
+    # when active-1 does not join the next coordinator
+    driven.join("active-0", ROUND, 0, WorkersState.FAILED)
+    driven.later(SETTLE_S + 1, "active-0")
+    # then it is lost
+    reported = driven.coordinator.snapshot().recoveries
+    assert [(x.fault, x.cause.pod) for x in reported] == [(Fault.PROCESS, "active-1"), (Fault.POD, "active-1")]
+
+
 @pytest.mark.parametrize("appointed_by", ["operator", "operator, with an estate", "members"])
 def test_pods_of_a_round_of_which_no_pod_is_left_are_named_too(appointed_by: str) -> None:
     """Found by the simulation (seed 64): the entry of a lone pod that was lost with its coordinator named no pod."""
