@@ -15,12 +15,12 @@
     any          the coordinator is known, or the job is closed  IDLE         Redirect or Close to all callers
 
 Rules: a standby coordinator requests no votes before a majority is in its pool that can vote for it, so a member that
-alone has lost the coordinator, or missed a change of the voter configuration, cannot increase the term (Raft's pre-
-vote): members of a newer term end the term of each coordinator that they join. Members call only after they have lost
-their coordinator, are in one pool at a time, and use the same order (calling.py), so votes rarely split. Each caller
-decides how long it waits. The candidate's own member counts as a caller, wherever it is connected, until it has voted
-for another candidate. Only the operator's appointment begins an epoch: a candidate campaigns only for terms in the
-epoch of its voter configuration.
+alone has lost the coordinator, or missed a change of the voter configuration, cannot increase the term (Raft's
+pre-vote): members of a newer term end the term of each coordinator that they join. Members call only after they have
+lost their coordinator, are in one pool at a time, and use the same order (calling.py), so votes rarely split. Each
+caller decides how long it waits. The candidate's own member counts as a caller, wherever it is connected, until it has
+voted for another candidate. Only the operator's appointment begins an epoch: a candidate campaigns only for terms in
+the epoch of its voter configuration.
 """
 
 from dataclasses import dataclass

@@ -52,6 +52,7 @@ def test_a_round_that_continues_keeps_its_token_even_if_the_operator_knows_a_hig
     assert driven.token == later_round
     driven.receive("active-0", m.Finished(later_round))
     driven.receive("active-1", m.Finished(later_round))
+    driven.answer_heartbeats("active-0", "active-1")
     assert driven.coordinator.closed is not None
 
 
@@ -108,6 +109,7 @@ def test_workers_that_finish_before_the_round_continues_have_finished() -> None:
     driven.receive("active-0", m.Finished(ROUND))
     driven.join("active-1", ROUND, 1, RUNNING)
     driven.receive("active-1", m.Finished(ROUND))
+    driven.answer_heartbeats("active-0", "active-1")
     assert driven.coordinator.closed is not None
     assert driven.coordinator.closed.reason is CloseReason.SUCCEEDED
 
@@ -185,6 +187,14 @@ def test_members_whose_workers_had_saved_when_the_coordinator_was_lost_wait_for_
     )
     driven.receive("active-2", m.Drained(ROUND))
     assert driven.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2}
+
+
+def test_a_drain_that_continues_lasts_no_longer_than_the_grace_period() -> None:
+    """A member may report any time."""
+    driven = successor(2)
+    driven.join("active-0", ROUND, 0, WorkersState.IDLE, drain_s=1e12)
+    driven.join("active-1", ROUND, 1, RUNNING)
+    assert driven.take("active-1", m.Drain) == [m.Drain(ROUND, 30.0)]
 
 
 def test_a_drain_that_continues_ends_with_its_time() -> None:
