@@ -205,6 +205,13 @@ class LearningEnded:
 
 
 @dataclass(frozen=True)
+class SecondZygoteLost:
+    """The zygote that has imported the learned modules has ended before it forked a worker. The first zygote forks."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class DevicesChecked:
     """The device check has ended. reason: why devices are missing; "": all answer."""
 
@@ -259,6 +266,7 @@ Event = Union[
     ModulesLearned,
     ModuleRefused,
     LearningEnded,
+    SecondZygoteLost,
     DevicesChecked,
     SnapshotsRead,
     AskedToEnd,

@@ -1,8 +1,10 @@
 """The fork server as the launcher sees it: a zygote, and perhaps a fork of it that has imported more modules.
 
 Rules: once the second zygote is ready, it forks the workers and makes the stores. The first one stays, because its
-workers and stores end with it, and because the second one is its child. If one of the two is lost, both end, and the
-next start imports the learned modules at once, unless one of them has started a thread.
+workers and stores end with it, and because the second one is its child. If the second one is lost before it has forked
+a worker, the first one forks the workers again, because the running workers are its forks. If the first one is lost, or
+the second one later, both end, and the next start imports the learned modules at once, unless one of them has started a
+thread.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,7 +13,7 @@ from typing import Callable, Optional
 
 from understudy_launcher import events as e
 from understudy_launcher.command import PythonProgram
-from understudy_launcher.zygote import ForkRequest, Zygote, ZygoteMessage
+from understudy_launcher.zygote import ForkRequest, WorkerStatus, Zygote, ZygoteMessage
 
 
 class ForkServer:
@@ -29,6 +31,8 @@ class ForkServer:
         self._first = Zygote(program, command, module, watch, unwatch)
         self._learning: Optional[Zygote] = None  # imports the modules
         self._second: Optional[Zygote] = None  # has imported them
+        self._is_second_used = False  # it has forked workers
+        self._open_check: Optional[int] = None  # the number of a check that has no answer
         self._learned: tuple[str, ...] = ()
 
     @property
@@ -58,7 +62,9 @@ class ForkServer:
             self._learning = None
 
     def fork(self, workers: Mapping[int, ForkRequest]) -> dict[int, int]:
-        return self.current.fork(workers)
+        pids = self.current.fork(workers)
+        self._is_second_used = self._is_second_used or (self._second is not None and bool(pids))
+        return pids
 
     def make_store(self, keep: Collection[int]) -> None:
         if self._second is not None:
@@ -70,6 +76,7 @@ class ForkServer:
             zygote.run(program, command)
 
     def check(self, number: int) -> None:
+        self._open_check = number
         self.current.check(number)
 
     def holds(self, port: int) -> bool:
@@ -77,23 +84,42 @@ class ForkServer:
 
     def receive(self) -> list[ZygoteMessage]:
         """The messages so far, without waiting."""
-        return [self._seen(zygote, message) for zygote in self._zygotes() for message in zygote.receive()]
+        messages = [(zygote, message) for zygote in self._zygotes() for message in zygote.receive()]
+        return [
+            self._seen(zygote, message)
+            for zygote, message in messages
+            if zygote in self._zygotes() or isinstance(message, WorkerStatus)
+        ]
 
     def _seen(self, zygote: Zygote, message: ZygoteMessage) -> ZygoteMessage:
         if isinstance(message, e.ModulesLearned):
             self._second, self._learning, self._learned = self._learning, None, message.modules
         elif isinstance(message, (e.ModuleRefused, e.LearningEnded)):
             self._learning = None
+        elif isinstance(message, e.ZygoteChecked):
+            self._open_check = None
+        elif isinstance(message, e.ZygoteLost) and zygote is self._second:
+            return self._on_second_lost(message)
         elif isinstance(message, e.ZygoteLost):
-            if message.is_final and zygote is self._second:  # a learned module started a thread later
-                self._learned, message = (), replace(message, is_final=False)
             self.end()
         return message
+
+    def _on_second_lost(self, message: e.ZygoteLost) -> ZygoteMessage:
+        if message.is_final or not self._is_second_used:
+            self._learned = ()  # final: a learned module has started a thread later
+        if self._is_second_used:
+            self.end()
+            return replace(message, is_final=False)
+        self._second = None
+        if self._open_check is not None:
+            self._first.check(self._open_check)
+        return e.SecondZygoteLost(message.reason)
 
     def end(self) -> None:
         for zygote in self._zygotes():
             zygote.end()
         self._learning = self._second = None
+        self._is_second_used, self._open_check = False, None
 
     def _zygotes(self) -> list[Zygote]:
         return [zygote for zygote in (self._first, self._learning, self._second) if zygote is not None]

@@ -13,6 +13,8 @@
                                                                        then only those before it
     LEARNING  that fork of the zygote has ended, or          OFF
               LEARN_WITHIN_S is over
+    LEARNED   that fork of the zygote has ended before it    OFF       the zygote without the modules forks the next
+              forked a worker                                          workers
     any       the zygote was lost                            -         LEARNED stays; else WAITING
 
 The zygote that runs the workers is not changed: a fork of it imports the modules, and forks the workers of the next
@@ -94,6 +96,17 @@ class Learning:
             return []
         self.state, self._due = State.OFF, None
         return [e.Log("the process that imported the learned modules has ended: the fork server learns no modules")]
+
+    def on_second_lost(self, event: e.SecondZygoteLost) -> list[e.Effect]:
+        if self.state is not State.LEARNED:
+            return []
+        self.state, self.modules = State.OFF, ()
+        return [
+            e.Log(
+                f"the fork server with the learned modules has ended before it forked a worker ({event.reason}): the "
+                "fork server without these modules forks the next workers"
+            )
+        ]
 
     def on_time(self, now: float) -> list[e.Effect]:
         if self._due is None or now < self._due:

@@ -559,6 +559,8 @@ class Supervisor:
             self._learning = Learning(self._learns)
         elif isinstance(event, e.ZygoteLost):
             self._learning.lost_zygote()
+        elif isinstance(event, e.SecondZygoteLost):
+            self._out.extend(self._learning.on_second_lost(event))
         elif isinstance(event, e.ZygoteReady):
             self._out.extend(self._learning.on_ready(now))
 

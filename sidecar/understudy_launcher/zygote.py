@@ -57,6 +57,7 @@ ZygoteMessage = Union[
     e.ModulesLearned,
     e.ModuleRefused,
     e.LearningEnded,
+    e.SecondZygoteLost,
     WorkerStatus,
 ]
 
@@ -87,6 +88,7 @@ class Zygote:
         self._process: Optional[Handle] = None
         self._stores: dict[int, _Store] = {}  # by pid
         self._early_messages: list[ZygoteMessage] = []  # received during fork()
+        self._parent: Optional[int] = None  # the zygote that has forked this one
         self._is_learning = False  # forked by another zygote, and not ready yet
         self._before_exec = prctl.dies_with_parent()
 
@@ -129,6 +131,7 @@ class Zygote:
         self._send(order, list(files.values()))
         theirs.close()
         other._control, other._is_learning, other._started_for = ours, True, self._started_for
+        other._parent = self.pid
         self._watch(ours.fileno())
         return other
 
@@ -219,6 +222,9 @@ class Zygote:
             self._control = None
 
     def _parse(self, answer: dict[str, Any]) -> list[ZygoteMessage]:
+        if "learns" in answer:
+            self.pid, self._process = answer["learns"], Handle(answer["learns"], self._parent)
+            return []
         if "learned" in answer:
             return [self._on_learned(answer)]
         if "ready" in answer:
@@ -243,7 +249,7 @@ class Zygote:
         if "refused" in answer:
             self.end()
             return e.ModuleRefused(answer["refused"], answer["why"], tuple(answer["learned"]))
-        self._is_learning, self.pid, self._process = False, answer["pid"], Handle(answer["pid"])
+        self._is_learning = False
         return e.ModulesLearned(tuple(answer["learned"]), answer["ready"])
 
     def _packets(self) -> list[dict[str, Any]]:

@@ -20,7 +20,8 @@ Orders and answers are JSON objects, each in its own packet on the control socke
     {"learn": [MODULE, …], "left_out": [MODULE, …], "files": […]}
                                                        fork another zygote that also imports the modules, or those of
                                                        the attached record; files: "control", its socket, and "imports"
-        {"ready": SECONDS, "missing": {}, "cuda": "", "pid": PID, "learned": [MODULE, …]}
+        {"learns": PID}                                these answers come from that zygote, on its socket
+        {"ready": SECONDS, "learned": [MODULE, …]}
         {"refused": MODULE, "why": WHY, "learned": […]}
                                                        it ends, because a process with this module cannot be forked
     {"check": NUMBER}                                  fork a process that does nothing
@@ -167,6 +168,7 @@ class Zygote:
     def _learn(self, order: dict[str, Any], files: dict[str, int]) -> Program:
         """Become a zygote that has imported more. In its forks, return the program to run; else never return."""
         control, start = socket.socket(fileno=files["control"]), time.monotonic()
+        _send(control, {"learns": os.getpid()})
         recorded = learning.named(order["learn"])
         if "imports" in files:
             recorded = import_record.read(files["imports"])
@@ -177,8 +179,7 @@ class Zygote:
         if learned.refused:
             _send(control, {"refused": learned.refused, "why": learned.reason, "learned": learned.modules})
             os._exit(0)
-        ready = {"ready": time.monotonic() - start, "missing": {}, "cuda": self._fitness.cuda_importer}
-        _send(control, {**ready, "pid": os.getpid(), "learned": learned.modules})
+        _send(control, {"ready": time.monotonic() - start, "learned": learned.modules})
         program = Zygote(control, self._program, self._fitness).serve()
         if program is None:
             os._exit(0)

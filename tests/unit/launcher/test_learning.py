@@ -99,6 +99,19 @@ def test_a_spare_learns_what_another_pod_has_learned_once_its_zygote_is_ready() 
     assert ready.preload(("transformers",), is_ready=True, now=2.0) == []
 
 
+def test_a_second_zygote_that_ends_before_its_first_fork_takes_what_was_learned_with_it() -> None:
+    learning = watching()
+    learning.stepped(0, 5.0)
+    learning.on_learned(e.ModulesLearned(("a",), 1.0))
+    assert learning.on_second_lost(e.SecondZygoteLost("it has ended")) == [
+        e.Log(
+            "the fork server with the learned modules has ended before it forked a worker (it has ended): the fork "
+            "server without these modules forks the next workers"
+        )
+    ]
+    assert (learning.state, learning.modules) == (State.OFF, ())
+
+
 def test_a_lost_zygote_takes_the_record_with_it_but_not_what_was_learned() -> None:
     learning = watching()
     learning.lost_zygote()

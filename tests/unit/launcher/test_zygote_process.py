@@ -199,3 +199,34 @@ def test_the_fork_server_of_a_spare_imports_what_another_pod_has_learned(launch:
     launched.sidecar.send(round_(0))
     wait_for(lambda: (folder / "had-0").exists() and (folder / "had-0").read_text(), "the first round")
     assert (folder / "had-0").read_text() == "True"
+
+
+def fork_servers_of(zygote: int) -> list[int]:
+    """Its forks that are fork servers too: workers have the name of Python."""
+    return [pid for pid in children(zygote) if Path(f"/proc/{pid}/comm").read_text() == "zygote\n"]
+
+
+def test_workers_outlive_a_fork_server_with_learned_modules_that_ends_before_its_first_fork(
+    launch: Launch, folder: Path
+) -> None:
+    # given a worker, and a second fork server that has learned its modules
+    (folder / "train.py").write_text(SCRIPT.replace("time.sleep(600)", LEARNING))
+    launched = launch("python3", str(folder / "train.py"))
+    launched.join()
+    launched.sidecar.send(round_(0))
+    (worker,) = launched.pids("pids-0", 1)
+    launched.sidecar.expect(Learned)
+    first = zygote_of(launched)
+    (second,) = fork_servers_of(first)
+    # when the second one is killed
+    os.kill(second, signal.SIGKILL)
+    # then the log says it in one line, and the worker lives
+    launched.says("the fork server with the learned modules has ended before it forked a worker (it has ended)")
+    assert alive(worker)
+    # and the first one forks the next worker, without the learned modules
+    launched.sidecar.send(round_(1))
+    (next_worker,) = launched.pids("pids-1", 1)
+    assert next_worker in children(first)
+    wait_for(lambda: (folder / "had-1").exists() and (folder / "had-1").read_text(), "its imports")
+    assert (folder / "had-1").read_text() == "False"
+    assert WorkerExited not in map(type, launched.sidecar.heard)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -45,6 +44,8 @@ else:
     baton.wait()
     print("waited")
 """
+#: A worker that waits says so soon.
+NOTICES_SOON = "import understudy_zygote.build_locks as b; b.FIRST_NOTICE_S = 0.05\n"
 
 
 @pytest.fixture(params=["torch.utils.file_baton", "json"])
@@ -90,12 +91,17 @@ def test_the_lock_of_a_worker_that_was_killed_is_removed_and_the_next_worker_bui
 
 
 def test_a_worker_waits_for_another_one_that_builds(folder: Path, forks: Forking, lock: Path) -> None:
+    # given a worker that builds, and another one that has said that it waits
     (folder / "building").touch()
+    (folder / "train.py").write_text(NOTICES_SOON + BUILDS)
     first = forks.fork(0)
     wait_for(lambda: lock.exists() and lock.read_text(), "the build")
     second = forks.fork(1)
-    time.sleep(0.1)  # a worker that removed the lock would build at once
+    wait_for(lambda: "this worker has waited" in forks.said()[1], "the wait of the second worker")
+    assert forks.said()[0] == "builds\n"
+    # when the build is complete
     (folder / "building").unlink()
+    # then the second worker does not build
     assert [forks.code(pid) for pid in (*first, *second)] == [0, 0]
     assert sorted(forks.said()[0].split()) == ["builds", "waited"]
 
@@ -117,7 +123,7 @@ def test_a_lock_whose_owner_may_be_alive_stays_and_the_worker_says_what_to_do(
     killed_build(folder, forks)
     assert callable(change)
     lock.write_text(change(lock.read_text().split(" ")))
-    (folder / "train.py").write_text(f"import understudy_zygote.build_locks as b\nb.FIRST_NOTICE_S = 0.05\n{BUILDS}")
+    (folder / "train.py").write_text(NOTICES_SOON + BUILDS)
     (pid,) = forks.fork(0)
     wait_for(lambda: "rm ext/lock" in forks.said()[1], "the notice")
     assert "until the file ext/lock is removed. torch creates the file while it builds" in forks.said()[1]

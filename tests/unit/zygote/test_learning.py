@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,7 +33,11 @@ class Training:
         self.server = ForkServer(program, command, MODULE, lambda fd: None, lambda fd: None)
         self.record = os.memfd_create("imports")
         os.ftruncate(self.record, RECORD_BYTES)
-        self.server.start({**os.environ, **env}, ["json"])
+        self._env = {**os.environ, **env}
+        self.start()
+
+    def start(self) -> None:
+        self.server.start(self._env, ["json"])
         self.hear(e.ZygoteReady)
 
     def hear(self, kind: type[ZygoteMessage], pid: int | None = None) -> ZygoteMessage:
@@ -208,17 +213,68 @@ def test_the_output_of_an_import_is_not_repeated(train: Train, capfd: pytest.Cap
 # The two zygotes ------------------------------------------------------------------------------------------------------
 
 
-def test_the_end_of_the_second_zygote_is_a_loss_and_the_next_start_imports_what_was_learned(train: Train) -> None:
-    training = train(f"{HAS_BIG}; import big, last", big="", last="")
+@pytest.fixture
+def learned(train: Train) -> Training:
+    """Its second zygote is ready. A signal makes it unfit: it is a thread that starts after the imports."""
+    threads = "import signal, threading; start = threading.Thread(target=threading.Event().wait, daemon=True).start"
+    training = train(
+        f"{HAS_BIG}; import big, last",
+        big=f"{threads}; signal.signal(signal.SIGUSR1, lambda *signal: start())",
+        last="",
+    )
     training.run(recorded=True)
     training.learn()
-    first, second = training.server.pids
+    return training
+
+
+def test_the_first_zygote_forks_if_the_second_one_ends_before_its_first_fork(learned: Training) -> None:
+    first, second = learned.server.pids
     os.kill(second, 9)
-    assert training.hear(e.ZygoteLost) == e.ZygoteLost("it has ended", is_final=False)
-    assert training.server.pids == (0,)
-    training.server.start({**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}, ["json"])
-    training.hear(e.ZygoteReady)
-    assert training.server.pid not in (first, second)
+    assert learned.hear(e.SecondZygoteLost) == e.SecondZygoteLost("it has ended")
+    assert (learned.server.pids, learned.server.pid) == ((first,), first)
+    assert learned.run() == "False"
+
+
+@pytest.mark.parametrize("order", ["store", "check", "fork"])
+def test_the_first_zygote_forks_if_the_second_one_cannot_fork_any_more(learned: Training, order: str) -> None:
+    first, second = learned.server.pids
+    os.kill(second, signal.SIGUSR1)
+    if order == "store":
+        learned.server.make_store([])
+    elif order == "check":
+        learned.server.check(7)
+    else:
+        assert learned.server.fork({0: ForkRequest({}, (-1, -1))}) == {}
+    lost = learned.hear(e.SecondZygoteLost)
+    assert isinstance(lost, e.SecondZygoteLost)
+    assert "started after the imports" in lost.reason
+    if order == "check":
+        assert learned.hear(e.ZygoteChecked) == e.ZygoteChecked(7)  # of the first zygote
+    assert learned.server.pid == first
+    assert learned.run() == "False"
+
+
+def test_an_import_that_does_not_end_is_killed(train: Train, tmp_path: Path) -> None:
+    slow = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    training = train(f"{HAS_BIG}; import big", slow=slow)
+    training.server.learn(e.Learn(("slow",)), None)
+    pid = int(wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), "the import"))
+    training.server.receive()
+    training.server.end_learning()
+    assert training.hear(WorkerStatus, pid) == WorkerStatus(pid, 9)
+
+
+def test_the_end_of_a_second_zygote_with_workers_is_a_loss_and_the_next_start_imports_what_was_learned(
+    learned: Training,
+) -> None:
+    assert learned.run() == "True"
+    first, second = learned.server.pids
+    os.kill(second, 9)
+    assert learned.hear(e.ZygoteLost) == e.ZygoteLost("it has ended", is_final=False)
+    assert learned.server.pids == (0,)
+    learned.start()
+    assert learned.server.pid not in (first, second)
+    assert learned.run() == "True"
 
 
 def test_the_second_zygote_ends_with_the_first(train: Train) -> None:
