@@ -695,7 +695,8 @@ type Hang struct {
 	// Python stacks of all workers, status names the first suspect, and the job recovers
 	// as from a worker that fails. Set it well above the longest time to the first step,
 	// including the time to load the model and to compile. Do not set it for a script
-	// that reports no steps: each of its rounds is restarted after that time. If unset, no round hangs before its first step.
+	// that reports no steps: each of its rounds is restarted after that time. If unset, no
+	// round hangs before its first step.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[0-9]')",message="faults.hang.startTimeout must be a duration in whole hours, minutes and seconds, such as 0s, 10m or 1h: longer than any time from the start of a round to its first step"
