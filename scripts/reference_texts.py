@@ -173,7 +173,7 @@ LAUNCHER_EXITS = {
     83: "The job was deleted, or restarts as a whole.",
     84: "The pod is being replaced.",
     85: "The spare of a pool has failed its self-check.",
-    127: "The image has no Python 3.9 or newer for the launcher.",
+    127: "The image has no Python 3.9 or newer for the launcher, or `launcher.python` names an older one.",
     137: "The workers did not end within the grace period.",
     143: "SIGTERM, and no worker failed.",
 }
