@@ -237,6 +237,10 @@ class _Account:
     def since(self) -> float:
         return self._since
 
+    @property
+    def has_been_productive(self) -> bool:
+        return self._seconds[Part.PRODUCTIVE] > 0
+
     def measure(self, size: TrainingSize | None) -> None:
         """The training has this size now; None: not known."""
         self._size = size or self._size
@@ -424,6 +428,8 @@ def _is_behind(account: _Account, facts: _Facts) -> bool | None:
     progress, newest = facts.progress, account.newest_step
     if progress is None or not facts.has_stepped_before:
         return False
+    if newest is None and not account.has_been_productive and not any(step.is_counted for step in facts.steps):
+        return False  # no pause has begun: the step in status is of this round, and was reported with an early time
     return None if progress.is_counted or newest is None else progress.step < newest
 
 
