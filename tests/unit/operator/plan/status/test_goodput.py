@@ -228,8 +228,9 @@ def test_steps_of_rounds_that_number_them_differently_are_not_compared(is_counte
 def test_numbered_steps_after_a_first_step_with_an_early_time_are_known_to_be_new():
     account = Account().reconcile(60.0, trains(1, -5.0, since=-5.0))
     account.reconcile(62.0, trains(2, 61.0, since=60.5))
-    assert account.status.goodput.part is Part.PRODUCTIVE
-    assert not account.status.goodput.is_repeated_unknown
+    goodput = account.status.goodput
+    assert goodput is not None
+    assert (goodput.part, goodput.is_repeated_unknown) == (Part.PRODUCTIVE, False)
 
 
 def test_counted_steps_after_a_suspension_and_after_a_restart_of_the_job_are_not_compared():
