@@ -1,7 +1,8 @@
 """`make bench-step`: the cost of a call of understudy_torch.step() for a training, in a job and outside of one.
 
 A separate process calls step() as fast as it can, in runs of so many calls. Meanwhile this process reads its page as
-the launcher does. Half a minute.
+the launcher does. For a script that does not call step(), it calls the hook of an optimizer's step in its place, with
+a module that replaces torch. Half a minute.
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ from understudy_launcher.steps import READ_EVERY_S
 from understudy_protocol import pod
 
 RUNS, CALLS = 101, 100_000
-GOALS = (Goal("in-a-job", 1, "call_us", at_most=2.0), Goal("outside", 1, "call_us", at_most=0.2))
+IN_A_JOB, OF_AN_OPTIMIZER = "in-a-job", "of-an-optimizer"
+GOALS = (
+    Goal(IN_A_JOB, 1, "call_us", at_most=2.0),
+    Goal("outside", 1, "call_us", at_most=0.2),
+    Goal(OF_AN_OPTIMIZER, 1, "call_us", at_most=5.0),
+)
 _STEPS = """
 import sys, time
 from understudy_torch import step
@@ -36,12 +42,28 @@ for run in range(runs):
 """
 
 
+_HOOK = """
+import sys, time, types
+sys.modules["torch"] = torch = types.ModuleType("torch")
+torch.compiler = types.SimpleNamespace(is_compiling=lambda: False)
+from understudy_zygote.optimizer_steps import make_hook
+hook, optimizer = make_hook(lambda: sys.exit("the hook was removed")), types.SimpleNamespace(state={})
+runs, calls = map(int, sys.argv[1:])
+for run in range(runs):
+    before = time.perf_counter()
+    for n in range(calls):
+        hook(optimizer, (), {})
+    print((time.perf_counter() - before) / calls * 1e6)
+"""
+
+
 def measure(case: str, runs: int, calls: int) -> list[Sample]:
     env = {"PYTHONPATH": str(CHECKOUT / "sidecar")}
     with tempfile.TemporaryDirectory() as folder, _looked_at(folder) as files:
-        if case == "in-a-job":
+        if case in (IN_A_JOB, OF_AN_OPTIMIZER):
             env[pod.ENV_STEP_FD] = ",".join(map(str, files.inherited))
-        command = [sys.executable, "-c", _STEPS, str(runs), str(calls)]
+        program = _HOOK if case == OF_AN_OPTIMIZER else _STEPS
+        command = [sys.executable, "-c", program, str(runs), str(calls)]
         done = subprocess.run(command, env=env, pass_fds=files.inherited, check=True, capture_output=True, text=True)
     return [Sample(UNDERSTUDY, case, 1, run, {"call_us": float(line)}) for run, line in enumerate(done.stdout.split())]
 

@@ -173,7 +173,7 @@ LAUNCHER_EXITS = {
     83: "The job was deleted, or restarts as a whole.",
     84: "The pod is being replaced.",
     85: "The spare of a pool has failed its self-check.",
-    127: "The image has no Python 3.9 or newer for the launcher.",
+    127: "The image has no Python 3.9 or newer for the launcher, or `launcher.python` names an older one.",
     137: "The workers did not end within the grace period.",
     143: "SIGTERM, and no worker failed.",
 }
@@ -274,6 +274,7 @@ VARIABLES = {
     "UNDERSTUDY_SNAPSHOT_FD": "Workers: the file descriptor that `snapshot` uses.",
     "UNDERSTUDY_ROUND": "Workers: epoch, term, and round, separated by dots. It increases with each round.",
     "UNDERSTUDY_STEP_FD": "Workers: the file descriptors that `step()` uses.",
+    "UNDERSTUDY_AUTOMATIC_STEPS": "Workers, set by users: `false` if the steps of optimizers are not to be reported.",
     "UNDERSTUDY_STEP_FOLDER": "Workers of torchrun: the folder with the files that `step()` uses.",
     "UNDERSTUDY_MODE": "Auto: if the command calls torchrun, the launcher runs the workers of that call.",
     "UNDERSTUDY_TORCHRUN_SOCKET": "torchrun: the socket over which it passes its job to the launcher.",

@@ -90,11 +90,15 @@ class LostTime:
 
 @dataclass(frozen=True)
 class Goodput:
-    """What the time of a job went to. seconds: of each part until `since`, by field. part: None after the job's end."""
+    """What the time of a job went to. seconds: of each part until `since`, by field. part: None after the job's end.
+
+    is_repeated_unknown: productive time may contain repeated steps.
+    """
 
     since: float
     part: Part | None
     seconds: Mapping[str, float]
+    is_repeated_unknown: bool
     lost: tuple[LostTime, ...]
 
 
@@ -135,6 +139,7 @@ class Job:
     last_recovery: Recovery | None
     recoveries: tuple[Recovery, ...]
     step: int | None
+    is_step_counted: bool  # from the start of the round
     total_steps: int | None
     stepped_at: float | None
     goodput: Goodput | None

@@ -117,7 +117,7 @@ def run(
         typer.Option(
             "--step-timeout",
             metavar="SECONDS",
-            help="A worker that calls step() and then not again for so long hangs. Default: 0, never.",
+            help="A worker that has made a step and then makes none for so long hangs. Default: 0, never.",
         ),
     ] = 0,
     start_timeout: Annotated[

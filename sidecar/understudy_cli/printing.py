@@ -102,6 +102,6 @@ def show_stacks(logs_of: Mapping[str, Sequence[str]], rank: int | None, output: 
         of_rank = "" if rank is None else f" of rank {rank}"
         raise NotFound(
             f"the logs have no stacks{of_rank}: workers write them at a hang, if {condition} and the script "
-            "calls step() (docs/how-to/workers.md#when-a-training-hangs)"
+            "reports steps (docs/how-to/workers.md#when-a-training-hangs)"
         )
     show({"groups": groups}, output, lambda: render.stacks(groups))

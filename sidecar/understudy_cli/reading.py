@@ -57,6 +57,7 @@ def read_job(raw: Raw) -> Job:
         last_recovery=_recovery_of(status, "lastRecovery"),
         recoveries=tuple(read_recovery(entry) for entry in fields.entries(status, "recoveries")),
         step=fields.number(status, "progress", "step"),
+        is_step_counted=fields.flag(status, "progress", "counted"),
         total_steps=fields.number(status, "progress", "total"),
         stepped_at=fields.time(status, "progress", "at"),
         goodput=_goodput(fields.table(status, "goodput")),
@@ -218,7 +219,8 @@ def _goodput(raw: Raw) -> Goodput | None:
     if since is None or (word and part is None):
         return None
     seconds = {part.field: max(0.0, fields.decimal(raw, "seconds", part.field) or 0.0) for part in Part}
-    return Goodput(since, part, seconds, tuple(map(_lost, fields.entries(raw, "lost"))))
+    is_repeated_unknown = fields.flag(raw, "repeatedUnknown")
+    return Goodput(since, part, seconds, is_repeated_unknown, tuple(map(_lost, fields.entries(raw, "lost"))))
 
 
 def _lost(raw: Raw) -> LostTime:

@@ -58,7 +58,7 @@ def read_settings(command: Sequence[str], env: Mapping[str, str]) -> Settings:
     wanted = _setting(env, pod.ENV_ZYGOTE, "true", r"true|false", "true or false") == "true"
     auto = _setting(env, pod.ENV_MODE, "Wrap", r"Auto|Wrap", "Auto or Wrap") == "Auto"
     is_pools = pod.ENV_TEMPLATE_VARIABLES in env  # a job that claims the spare replaces its command
-    calls = auto and not is_pools and calls_torchrun(command)
+    calls = auto and not is_pools and calls_torchrun(command, env)
     program = python_program(command) if wanted and not calls else None
     listed = env.get(pod.ENV_PRELOAD, DEFAULT_PRELOAD)
     preload = tuple(name for name in (part.strip() for part in listed.split(",")) if name)
@@ -75,6 +75,7 @@ def read_settings(command: Sequence[str], env: Mapping[str, str]) -> Settings:
         dict(env),
         program,
         preload,
+        pod.ENV_PRELOAD not in env,
         on_sigterm,
         log_prefix,
         warmup,

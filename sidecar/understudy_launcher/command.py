@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
@@ -21,6 +21,7 @@ _WITH_VALUE, _FLAGS = "WX", "bBdEIOPqRsSuv"
 _LONG_WITH_VALUE = "--check-hash-based-pycs"
 _SHEBANG_BYTES = 256
 _MOST_SCRIPTS, _SCRIPT_BYTES = 16, 1 << 20
+_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 FILE, MODULE, CODE = "file", "module", "code"
 
 
@@ -57,13 +58,39 @@ def python_call(command: Sequence[str]) -> Optional[PythonProgram]:
     return PythonProgram(words[0], *program, env)
 
 
-def calls_torchrun(command: Sequence[str]) -> bool:
-    """Also if a shell script that the command names does. A Python program that is not torchrun never does."""
-    if command_words.calls_torchrun(command):
+def calls_torchrun(command: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Also if a shell script that the command names does, or accelerate's configuration. Another Python program that is
+    not torchrun never does. env: of the command.
+    """
+    configurations = command_words.accelerate_configurations(command)
+    if command_words.calls_torchrun(command) or _configures_torchrun(configurations, env):
         return True
     if python_call(command) is not None:
         return False
-    return any(command_words.text_calls_torchrun(_script_text(word)) for word in command[:_MOST_SCRIPTS])
+    texts = [_script_text(word) for word in command[:_MOST_SCRIPTS]]
+    return any(
+        command_words.text_calls_torchrun(text) or _configures_torchrun(command_words.text_configurations(text), env)
+        for text in texts
+    )
+
+
+def _configures_torchrun(paths: Sequence[str], env: Mapping[str, str]) -> bool:
+    """paths: of accelerate's configuration files; "" is the default one."""
+    found = (_content(_expanded(path, env) or _default_configuration(env)) for path in paths[:_MOST_SCRIPTS])
+    return any(command_words.configuration_calls_torchrun(text) for text in found)
+
+
+def _default_configuration(env: Mapping[str, str]) -> str:
+    cache = env.get("XDG_CACHE_HOME", "~/.cache")
+    folder = env.get("HF_HOME", os.path.join(cache, "huggingface"))
+    return _expanded(os.path.join(folder, "accelerate", "default_config.yaml"), env)
+
+
+def _expanded(path: str, env: Mapping[str, str]) -> str:
+    """As a shell does: `~`, $NAME and ${NAME}."""
+    home = env.get("HOME") or os.path.expanduser("~")
+    path = home + path[1:] if path == "~" or path.startswith("~/") else path
+    return _VARIABLE.sub(lambda found: env.get(found[1] or found[2], ""), path)
 
 
 def same_start(one: Optional[PythonProgram], other: PythonProgram) -> bool:
@@ -101,8 +128,13 @@ def _by_shebang(words: list[str]) -> list[str]:
 def _script_text(word: str) -> str:
     """The content of a script; "" if the word names none."""
     path = word if os.path.isfile(word) else shutil.which(word)
+    return "" if path is None else _content(path)
+
+
+def _content(path: str) -> str:
+    """The text of a file; "" if it is none, or not one of at most 1 MiB."""
     try:
-        if path is None or os.path.getsize(path) > _SCRIPT_BYTES:
+        if not os.path.isfile(path) or os.path.getsize(path) > _SCRIPT_BYTES:
             return ""
         with open(path, "rb") as file:
             content = file.read(_SCRIPT_BYTES)

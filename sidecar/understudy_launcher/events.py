@@ -16,6 +16,7 @@ from understudy_protocol.launcher import (
     DrainWorkers,
     ExitLauncher,
     Ping,
+    Preload,
     RenewStore,
     Restore,
     StartWorkers,
@@ -103,6 +104,7 @@ class StepsRead:
     at: float
     stepped_at: float  # the same time, by the clock of `handle`
     first_at: Optional[float] = None  # when the worker made its first step, by that clock; None: this is the first
+    is_counted: bool = False  # see Stepped
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,35 @@ class ZygoteChecked:
 
 
 @dataclass(frozen=True)
+class ModulesLearned:
+    """The fork server has imported these modules too, and forks the workers of later rounds."""
+
+    modules: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ModuleRefused:
+    """A process that has imported this module cannot be forked safely. learned: those that it had imported before."""
+
+    module: str
+    reason: str
+    learned: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LearningEnded:
+    """The process that imported the learned modules has ended."""
+
+
+@dataclass(frozen=True)
+class SecondZygoteLost:
+    """The zygote that has imported the learned modules has ended before it forked a worker. The first zygote forks."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class DevicesChecked:
     """The device check has ended. reason: why devices are missing; "": all answer."""
 
@@ -232,6 +263,10 @@ Event = Union[
     StoreGone,
     StoreFailed,
     ZygoteChecked,
+    ModulesLearned,
+    ModuleRefused,
+    LearningEnded,
+    SecondZygoteLost,
     DevicesChecked,
     SnapshotsRead,
     AskedToEnd,
@@ -246,6 +281,7 @@ Event = Union[
     RenewStore,
     CheckReadiness,
     Ping,
+    Preload,
     TakeOver,
 ]
 
@@ -262,10 +298,13 @@ class Aim(Enum):
 
 @dataclass(frozen=True)
 class Spawn:
-    """Start all workers of this member for the round. is_warmup_done: let the zygote fork them."""
+    """Start all workers of this member for the round. is_warmup_done: let the zygote fork them. records_imports: the
+    first one records its imports.
+    """
 
     start: StartWorkers
     is_warmup_done: bool = False
+    records_imports: bool = False
 
 
 @dataclass(frozen=True)
@@ -328,6 +367,21 @@ class CheckZygote:
     """Let the zygote fork a process that does nothing; answered by ZygoteChecked."""
 
     number: int
+
+
+@dataclass(frozen=True)
+class Learn:
+    """Let a fork of the zygote import more modules, and become the zygote. modules: these; None: those that the first
+    worker has imported. Answered by ModulesLearned, ModuleRefused or LearningEnded.
+    """
+
+    modules: Optional[tuple[str, ...]]
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class EndLearning:
+    """Kill a fork of the zygote that imports for too long."""
 
 
 @dataclass(frozen=True)
@@ -399,6 +453,8 @@ Effect = Union[
     EndZygote,
     MakeStore,
     CheckZygote,
+    Learn,
+    EndLearning,
     CheckDevices,
     EndDeviceCheck,
     ReplaceCommand,

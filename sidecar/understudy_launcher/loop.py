@@ -24,6 +24,7 @@ from understudy_launcher import events as e
 from understudy_launcher.command import PythonProgram, calls_torchrun, python_program, same_start
 from understudy_launcher.container_command import ContainerCommand
 from understudy_launcher.device_check import DeviceCheck
+from understudy_launcher.fork_server import ForkServer
 from understudy_launcher.groups import LEFTOVERS
 from understudy_launcher.logs import Logs, Outputs
 from understudy_launcher.phases import OnSigterm
@@ -36,7 +37,7 @@ from understudy_launcher.torchrun_call import NO_FILES
 from understudy_launcher.torchrun_job import TorchrunJob
 from understudy_launcher.verdict_file import read_node_finding
 from understudy_launcher.warmup import WARMUP
-from understudy_launcher.zygote import WorkerStatus, Zygote, ZygoteMessage
+from understudy_launcher.zygote import WorkerStatus, ZygoteMessage
 from understudy_protocol import pod
 from understudy_protocol.enums import EVICTED_EXIT_CODE, UNFIT_EXIT_CODE
 from understudy_protocol.launcher import Ping, Pong, StartWorkers, TakeOver
@@ -67,6 +68,7 @@ class Settings:
     env: Mapping[str, str]
     zygote: Optional[PythonProgram] = None  # the command's program, if it is to be forked
     preload: Sequence[str] = ()
+    learns: bool = False  # preload more modules: those that the workers import
     on_sigterm: OnSigterm = OnSigterm.AUTO
     log_prefix: bool = True
     warmup: Sequence[str] = ()  # a spare's; empty: none
@@ -111,6 +113,7 @@ class Loop:
             devices=settings.devices > 0,
             calls_torchrun=settings.calls_torchrun,
             snapshots=self._snapshots is not None,
+            learns=settings.learns,
         )
         self._queue: deque[e.Event] = deque([e.Started(self._worker_grace_period_s())])
         self._exit: Optional[e.Exit] = None
@@ -134,8 +137,8 @@ class Loop:
 
     def _own_children(self) -> tuple[int, ...]:
         """The launcher's children that are not workers."""
-        others = [other.pid for other in (self._zygote, self._torchrun, self._snapshots) if other is not None]
-        return self._logs.pid, self._devices.pid, *others
+        others = [other.pid for other in (self._torchrun, self._snapshots) if other is not None]
+        return self._logs.pid, self._devices.pid, *others, *(self._zygote.pids if self._zygote is not None else ())
 
     def kill_all(self) -> None:
         """Kill all workers after a bug in the launcher."""
@@ -159,7 +162,7 @@ class Loop:
             self._do_with_port(effect)
         elif isinstance(effect, e.StartCommand):
             self._start_command()
-        elif isinstance(effect, (e.StartZygote, e.EndZygote, e.MakeStore, e.CheckZygote)):
+        elif isinstance(effect, (e.StartZygote, e.EndZygote, e.MakeStore, e.CheckZygote, e.Learn, e.EndLearning)):
             self._do_with_zygote(effect)
         elif isinstance(effect, (e.CheckDevices, e.EndDeviceCheck)):
             self._do_with_devices(effect)
@@ -222,19 +225,19 @@ class Loop:
         else:
             self._ports.release()
 
-    def _make_zygote(self) -> Optional[Zygote]:
+    def _make_zygote(self) -> Optional[ForkServer]:
         settings = self._settings
         if settings.zygote is None:
             return None
         module = os.path.join(settings.folder, pod.ZYGOTE_MODULE)
-        return Zygote(settings.zygote, settings.command, module, self._watch_zygote, self._unwatch)
+        return ForkServer(settings.zygote, settings.command, module, self._watch_zygote, self._unwatch)
 
     def _replace_command(self, order: TakeOver) -> None:
         """Run the job's command in place of that of the pool's template."""
         before = self._settings
         env = environment.environment_after_take_over(before.env, order)
         command = order.command or before.command
-        calls = before.is_auto and calls_torchrun(command)
+        calls = before.is_auto and calls_torchrun(command, env)
         program = python_program(command) if before.forks and not calls else None
         self._settings = replace(before, env=env, command=command, zygote=program, calls_torchrun=calls)
         self._workers.run(command)
@@ -323,7 +326,9 @@ class Loop:
             return False
         return self._link.socket is not None or not self._settings.calls_torchrun
 
-    def _do_with_zygote(self, effect: Union[e.StartZygote, e.EndZygote, e.MakeStore, e.CheckZygote]) -> None:
+    def _do_with_zygote(
+        self, effect: Union[e.StartZygote, e.EndZygote, e.MakeStore, e.CheckZygote, e.Learn, e.EndLearning]
+    ) -> None:
         assert self._zygote is not None, "the supervisor knows that there is a zygote"
         if isinstance(effect, e.StartZygote):
             self._zygote_env = environment.zygote_environment(self._settings.env, self._settings.nproc)
@@ -332,6 +337,10 @@ class Loop:
             self._zygote.end()
         elif isinstance(effect, e.CheckZygote):
             self._zygote.check(effect.number)
+        elif isinstance(effect, e.Learn):
+            self._zygote.learn(effect, self._workers.record)
+        elif isinstance(effect, e.EndLearning):
+            self._zygote.end_learning()
         else:
             self._zygote.make_store(effect.keep)
 
@@ -381,7 +390,7 @@ class Loop:
                 )
                 for rank, env in of_round.items()
             }
-            fresh = self._workers.fork(self._zygote, forks)
+            fresh = self._workers.fork(self._zygote, forks, records=effect.records_imports)
             self._on_zygote_message(self._zygote.receive())  # messages that arrived during the fork
         for rank in fresh:
             command = self._command_of(rank)

@@ -38,8 +38,16 @@ _METADATA = {
     "entry_points.txt": "[torchrun.handlers]\nunderstudy = understudy_torchrun:handlers\n",
 }
 _STUBS = (pod.LAUNCHER_SCRIPT, pod.TORCHRUN_SCRIPT, pod.PLAIN_SCRIPT)
+#: The entry script looks for a Python that is new enough, but a user may name another one. Any Python can read this.
 _MAIN = """\
 import sys
+
+if sys.version_info < (3, 9):
+    sys.stderr.write(
+        "understudy launcher: the launcher needs Python >= 3.9, and %s is Python %d.%d: set `launcher.python` to the "
+        "path of a newer one.\\n" % (sys.executable, sys.version_info[0], sys.version_info[1])
+    )
+    sys.exit(127)
 
 from understudy_launcher.__main__ import main
 

@@ -29,13 +29,16 @@ from typing import Callable, Optional, Union
 from understudy_launcher import error_files, prctl, process_table
 from understudy_launcher.error_files import Failure
 from understudy_launcher.events import Aim, GroupEmptied, LeftoversFound, StepsRead, Survivor, WorkerEnded
+from understudy_launcher.fork_server import ForkServer
 from understudy_launcher.groups import LEFTOVERS
 from understudy_launcher.logs import INHERITED, Outputs
 from understudy_launcher.memory import OomKills
 from understudy_launcher.process_table import EXISTS, Entry, Handle
 from understudy_launcher.step_page import StepFiles
-from understudy_launcher.zygote import ForkRequest, Zygote
+from understudy_launcher.zygote import ForkRequest
 
+#: The size of a worker's record of its imports: some 6000 modules.
+RECORD_BYTES = 1 << 18
 _GROUP_SIGNALS = {
     Aim.TERM_GROUP: signal.SIGTERM,
     Aim.KILL_GROUP: signal.SIGKILL,
@@ -94,6 +97,7 @@ class Workers:
         self.oom_kills = OomKills()
         self.keeps_error_files = False  # a torchrun's error files stay
         self.snapshot_files: Mapping[int, int] = {}  # by local rank: files that its workers inherit
+        self.record: Optional[int] = None  # the imports of the worker that was to record them last
         self.on_other_end: Callable[[int, int], None] = lambda pid, status: None  # another child was reaped
 
     def keep_children(self) -> None:
@@ -142,9 +146,13 @@ class Workers:
         self._add(_Worker(local_rank, process.pid, Handle(process.pid), steps, error_file, started_at), steps)
         return []
 
-    def fork(self, zygote: Zygote, workers: Mapping[int, ForkOrder]) -> list[int]:
-        """Let the zygote fork these workers, by local rank. Return the local ranks that it did not fork."""
+    def fork(self, zygote: ForkServer, workers: Mapping[int, ForkOrder], *, records: bool = False) -> list[int]:
+        """Let the zygote fork these workers, by local rank. Return the local ranks that it did not fork.
+
+        records: the worker of local rank 0 records its imports.
+        """
         started_at = time.time()
+        self.record = _new_record(self.record) if records else self.record
         files: dict[int, StepFiles] = {}
         with contextlib.suppress(OSError):  # reported when these start as fresh processes
             for local_rank in workers:
@@ -157,6 +165,7 @@ class Workers:
                 workers[rank].dropped,
                 workers[rank].command,
                 self.snapshot_files.get(rank),
+                self.record if records and rank == 0 else None,
             )
             for rank, steps in files.items()
         }
@@ -292,6 +301,17 @@ class Workers:
 
     def _news(self, worker: _Worker) -> list[StepsRead]:
         return [] if worker.steps is None else worker.steps.page.steps_read(worker.local_rank)
+
+
+def _new_record(former: Optional[int]) -> Optional[int]:
+    """None: there can be no record, because this Python was built for an old libc, or memory is short."""
+    if former is not None:
+        os.close(former)
+    with contextlib.suppress(OSError, AttributeError):
+        record = os.memfd_create("imports", os.MFD_CLOEXEC)
+        os.ftruncate(record, RECORD_BYTES)
+        return record
+    return None
 
 
 def _ended() -> list[tuple[int, int]]:

@@ -24,6 +24,7 @@ _WORDS = struct.Struct("8q")
 _BLANK = _WORDS.pack(MAGIC, 0, 0, -1, 0, 0, 0, 0)
 _NEW_PAGE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _CHUNK = 1 << 12
+_COUNTED = -2  # in place of the total: see understudy_torch/progress.py
 #: The worker gets high descriptor numbers, which no file that a script opens gets by chance: in a child that has closed
 #: them, a low number would soon belong to another file.
 _FROM = 200
@@ -40,6 +41,7 @@ class StepReading:
     pid: int  # of the process that calls step()
     stack_signal: int  # the process dumps its Python stacks on this signal; 0: on none
     first_at: float = 0.0  # time of its first step, by time.monotonic()
+    is_counted: bool = False  # the step is the number of steps in this round
 
 
 class StepPage:
@@ -59,7 +61,8 @@ class StepPage:
         _, calls, step, total, at_ns, pid, stack_signal, first_ns = _WORDS.unpack(words)
         if calls <= 0 or step < 0:
             return None
-        return StepReading(calls, step, total if total >= 0 else None, at_ns / 1e9, pid, stack_signal, first_ns / 1e9)
+        of_all, at, first_at = total if total >= 0 else None, at_ns / 1e9, first_ns / 1e9
+        return StepReading(calls, step, of_all, at, pid, stack_signal, first_at, is_counted=total == _COUNTED)
 
     def steps_read(self, local_rank: int) -> list[StepsRead]:
         """The same as an event for the supervisor."""
@@ -70,7 +73,8 @@ class StepPage:
         stepped_at = min(seen.at, now)
         at = time.time() - (now - stepped_at)
         first_at = min(seen.first_at, stepped_at) if seen.first_at > 0 else stepped_at
-        return [StepsRead(local_rank, seen.step, seen.total, max(1, seen.calls - calls), at, stepped_at, first_at)]
+        reports = max(1, seen.calls - calls)
+        return [StepsRead(local_rank, seen.step, seen.total, reports, at, stepped_at, first_at, seen.is_counted)]
 
     def dump_stacks(self, group: int) -> str:
         """Make the process that steps write its Python stacks to stderr. Return why it cannot, or "".

@@ -101,7 +101,8 @@ class StepPace:
         if newest is None or not self._unreported:
             return None
         self._reported_at, self._unreported = now, False
-        return Stepped(self._token, newest.step, newest.total, self._median_s(), newest.at, self._pause_s)
+        median_s, is_counted = self._median_s(), newest.is_counted
+        return Stepped(self._token, newest.step, newest.total, median_s, newest.at, self._pause_s, is_counted)
 
     def deadline(self) -> Optional[float]:
         """When a report is due; None if all steps are reported."""

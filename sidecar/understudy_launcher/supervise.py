@@ -70,6 +70,7 @@ from understudy_launcher import events as e
 from understudy_launcher.graces import Graces
 from understudy_launcher.groups import LEFTOVERS, Groups
 from understudy_launcher.hangs import HangWatch
+from understudy_launcher.learning import Learning
 from understudy_launcher.phases import (
     AFTER_SIGTERM,
     EMPTYING,
@@ -105,7 +106,7 @@ class Supervisor:
     """See the module. `pid` is the launcher's own; `grace_s` is the pod's termination grace period.
 
     step_timeout_s: a worker hangs if it has made a step and then none for this time; 0 disables this. devices: see
-    readiness.py. snapshots: the workers have memory for them.
+    readiness.py. snapshots: the workers have memory for them. learns: see learning.py.
     """
 
     def __init__(
@@ -123,6 +124,7 @@ class Supervisor:
         calls_torchrun: bool = False,
         fork_fallback_reason: str = "",
         snapshots: bool = False,
+        learns: bool = False,
     ) -> None:
         self.phase = Phase.IDLE
         self._pid, self._nproc = pid, nproc
@@ -137,14 +139,16 @@ class Supervisor:
             calls_torchrun=calls_torchrun,
             fork_fallback_reason=fork_fallback_reason,
         )
+        self._learns, self._learning = learns, Learning(learns)
         self._warmup = Warmup(warmup)
         self._self_check = SelfCheck(self._warm, self._warmup, devices)
         self._on_sigterm, self._step_timeout_s = on_sigterm, step_timeout_s
         self._last_step_at: Optional[float] = None  # when any worker of any round made its last step
         self._stepped = NO_ROUND  # the newest round in which a worker made a step
         self._snapshots = snapshots  # there is memory for them
-        self._newest_step: Optional[int] = None  # in the newest round whose workers have reported a step
-        self._step_in_round: Optional[int] = None  # the newest step of the running round
+        #: In the newest round whose workers have reported a step. None: also if that round has counted its steps.
+        self._newest_step: Optional[int] = None
+        self._newest_read: Optional[e.StepsRead] = None  # of the running round: the highest step
         self._is_taken_over: Optional[m.TakeOver] = None  # the order of the job that has claimed this spare
         self._close: Optional[m.ExitLauncher] = None  # in CLOSING
         self._leave_by: Optional[float] = None
@@ -164,6 +168,8 @@ class Supervisor:
             m.RenewStore: self._on_renew_store,
             m.CheckReadiness: self._on_check,
             m.Ping: self._on_ping,
+            m.Preload: self._on_preload,
+            **dict.fromkeys((e.ModulesLearned, e.ModuleRefused, e.LearningEnded), self._on_learning),
             e.ZygoteChecked: self._on_check,
             e.DevicesChecked: self._on_check,
             m.TakeOver: self._on_take_over,
@@ -196,6 +202,7 @@ class Supervisor:
             self._leave_by,
             self._warm.deadline(),
             self._self_check.deadline(),
+            self._learning.deadline(),
         ]
         times += [steps.deadline() if steps else None, hangs.deadline() if hangs else None]
         return min(_without_unset(times), default=None)
@@ -216,6 +223,8 @@ class Supervisor:
         self._out.extend(e.Report(message) for message in self._round.history())
         if self._warm.fork_fallback_reason:
             self._report(m.ForkFallback(self._warm.fork_fallback_reason))
+        if self._learning.modules:
+            self._report(m.Learned(self._learning.modules))
         if self._graces.pod_by is not None:
             self._report(m.Terminating(max(0.0, self._graces.pod_by - now)))
 
@@ -379,6 +388,7 @@ class Supervisor:
             self._out.extend([e.Signal(WARMUP, e.Aim.KILL_GROUP), *self._warmup.ended(event, now)])
             return
         self._groups.alive.discard(event.local_rank)
+        self._learning.ended(event.local_rank)
         steps = self._steps()
         if steps:
             self._report_steps(steps.ended(event.local_rank, now))
@@ -469,10 +479,12 @@ class Supervisor:
         self._round.steps = RoundSteps(start.token, self._last_step_at)
         self._round.hangs = HangWatch(start, self._round.steps, self._step_timeout_s, now)
         self._out.extend([e.ReleasePort()] if hosts_store else [])
-        if self._step_in_round is not None:
-            self._newest_step, self._step_in_round = self._step_in_round, None
+        if self._newest_read is not None:
+            self._newest_step = None if self._newest_read.is_counted else self._newest_read.step
+            self._newest_read = None
         self._out.extend([e.ReadSnapshots(start)] if self._snapshots else [])
-        self._out.append(e.Spawn(start, is_warmup_done=self._warm.state is WarmState.READY))
+        records = self._learning.spawned(self._warm.forks, now)
+        self._out.append(e.Spawn(start, is_warmup_done=self._warm.state is WarmState.READY, records_imports=records))
         self._log(f"workers started ranks={start.rank_offset}-{start.rank_offset + self._nproc - 1}/{start.world_size}")
         if not self._snapshots:
             self._report(m.WorkersStarted(start.token))
@@ -495,8 +507,11 @@ class Supervisor:
         self._log(f"restores step {chosen.step} of round={chosen.token}" if chosen else no_snapshot)
 
     def _on_steps(self, read: e.StepsRead, now: float) -> None:
-        self._step_in_round = read.step if self._step_in_round is None else max(self._step_in_round, read.step)
+        newest = self._newest_read
+        if newest is None or (not read.is_counted, read.step) > (not newest.is_counted, newest.step):
+            self._newest_read = read
         self._last_step_at = read.stepped_at if self._last_step_at is None else max(self._last_step_at, read.stepped_at)
+        self._out.extend(self._learning.stepped(read.local_rank, now))
         steps = self._steps()
         if steps:
             self._stepped = self._round.token
@@ -533,9 +548,32 @@ class Supervisor:
             self._report_ports()
         if self._warm.fork_fallback_reason != why_fresh:
             self._report(m.ForkFallback(self._warm.fork_fallback_reason))
+        self._learn(event, now)
         self._warm_up(now)
         self._out.extend(self._self_check.on_change())
         self._advance(now)
+
+    def _learn(self, event: Any, now: float) -> None:
+        """What an event of the zygote means for the modules that it learns."""
+        if isinstance(event, (e.ZygoteEnded, e.TorchrunCalled)):
+            self._learning = Learning(self._learns)
+        elif isinstance(event, e.ZygoteLost):
+            self._learning.lost_zygote()
+        elif isinstance(event, e.SecondZygoteLost):
+            self._out.extend(self._learning.on_second_lost(event))
+        elif isinstance(event, e.ZygoteReady):
+            self._out.extend(self._learning.on_ready(now))
+
+    def _on_preload(self, order: m.Preload, now: float) -> None:
+        self._out.extend(self._learning.preload(order.modules, self._warm.forks, now))
+
+    def _on_learning(self, event: Union[e.ModulesLearned, e.ModuleRefused, e.LearningEnded], now: float) -> None:
+        if isinstance(event, e.ModulesLearned):
+            self._out.extend(self._learning.on_learned(event))
+        elif isinstance(event, e.ModuleRefused):
+            self._out.extend(self._learning.on_refused(event, now))
+        else:
+            self._out.extend(self._learning.on_ended())
 
     def _on_check(self, event: Union[m.CheckReadiness, Answer], now: float) -> None:
         if self.phase is Phase.IDLE or isinstance(event, e.DevicesChecked):
@@ -577,6 +615,7 @@ class Supervisor:
         if self._groups.is_late(now):
             self._out.extend([*self._groups.kill(now), e.FindSurvivors()])
         self._on_zygote(e.Tick(), now)
+        self._out.extend(self._learning.on_time(now))
         if self._self_check.hangs(now):
             self._out.append(e.EndZygote())
             self._on_zygote(e.ZygoteLost(HUNG, is_final=False), now)

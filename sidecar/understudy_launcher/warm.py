@@ -12,6 +12,7 @@
     any      a job's command needs another one          LOADING  a new one is started; OFF if it cannot be forked
     any      a job's command calls torchrun             CALLING  the command is started
     READY    the newest store has ended, or is in use   READY    another one is created
+    READY    the second zygote has ended, unused        READY    the first one creates a store
 
 If workers should be forked but start as fresh processes, fork_fallback_reason has the reason, and each change is
 reported to the sidecar. A round waits while the command prepares its call of torchrun, without a limit, and while the
@@ -33,12 +34,21 @@ OF_THE_ZYGOTE = (
     e.ZygoteReady,
     e.ZygoteLost,
     e.ZygoteEnded,
+    e.SecondZygoteLost,
     e.StoreReady,
     e.StoreGone,
     e.StoreFailed,
 )
 Event = Union[
-    e.TorchrunCalled, e.ZygoteReady, e.ZygoteLost, e.ZygoteEnded, e.StoreReady, e.StoreGone, e.StoreFailed, e.Tick
+    e.TorchrunCalled,
+    e.ZygoteReady,
+    e.ZygoteLost,
+    e.ZygoteEnded,
+    e.SecondZygoteLost,
+    e.StoreReady,
+    e.StoreGone,
+    e.StoreFailed,
+    e.Tick,
 ]
 
 _REMINDER = (
@@ -82,6 +92,11 @@ class ForkServerWatch:
         """Whether a round has to wait."""
         return self.state in (State.CALLING, State.LOADING)
 
+    @property
+    def forks(self) -> bool:
+        """Whether the next workers are forks."""
+        return self._is_wanted and self.state is State.READY and not self.fork_fallback_reason
+
     def start(self, now: float) -> list[e.Effect]:
         """Called when the launcher starts."""
         if self.state is State.READY:
@@ -118,6 +133,8 @@ class ForkServerWatch:
             return [e.Log(f"the fork server could not create the round's store ({event.reason}): rank 0 creates it")]
         elif isinstance(event, e.StoreGone):
             return self.next_store(in_use) if event.port == self.store_port else []
+        elif isinstance(event, e.SecondZygoteLost):  # the newest store was perhaps that zygote's
+            return self.next_store(in_use, perhaps_named=True)
         elif self._remind_at is not None and now >= self._remind_at:
             self._remind_at = None
             return [e.Log(_REMINDER)]

@@ -36,6 +36,7 @@ class ForkRequest:
     dropped: Sequence[str] = ()  # variables of the zygote that the fork does not get
     command: Optional[Sequence[str]] = None  # a command that the zygote can fork; None: the zygote's
     snapshot_file: Optional[int] = None
+    record: Optional[int] = None  # the file in which the worker records its imports
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,17 @@ class WorkerStatus:
 
 
 ZygoteMessage = Union[
-    e.ZygoteReady, e.ZygoteLost, e.StoreReady, e.StoreGone, e.StoreFailed, e.ZygoteChecked, WorkerStatus
+    e.ZygoteReady,
+    e.ZygoteLost,
+    e.StoreReady,
+    e.StoreGone,
+    e.StoreFailed,
+    e.ZygoteChecked,
+    e.ModulesLearned,
+    e.ModuleRefused,
+    e.LearningEnded,
+    e.SecondZygoteLost,
+    WorkerStatus,
 ]
 
 
@@ -77,6 +88,8 @@ class Zygote:
         self._process: Optional[Handle] = None
         self._stores: dict[int, _Store] = {}  # by pid
         self._early_messages: list[ZygoteMessage] = []  # received during fork()
+        self._parent: Optional[int] = None  # the zygote that has forked this one
+        self._is_learning = False  # forked by another zygote, and not ready yet
         self._before_exec = prctl.dies_with_parent()
 
     def start(self, env: Mapping[str, str], preload: Sequence[str]) -> list[ZygoteMessage]:
@@ -105,6 +118,23 @@ class Zygote:
         self._send({"preload": list(preload)})
         return []
 
+    def start_learning(
+        self, modules: Optional[Sequence[str]], left_out: Sequence[str], record: Optional[int]
+    ) -> "Zygote":
+        """Let this zygote fork another one, which also imports these modules, or those of a worker's record."""
+        other = Zygote(self._program, self._command, self._module, self._watch, self._unwatch)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        files = {"control": theirs.fileno()}
+        if modules is None and record is not None:
+            files["imports"] = record
+        order = {"learn": list(modules or ()), "left_out": list(left_out), "files": list(files)}
+        self._send(order, list(files.values()))
+        theirs.close()
+        other._control, other._is_learning, other._started_for = ours, True, self._started_for
+        other._parent = self.pid
+        self._watch(ours.fileno())
+        return other
+
     def fork(self, workers: Mapping[int, ForkRequest]) -> dict[int, int]:
         """Return local rank -> pid of the workers that were forked. workers: by local rank."""
         pids: dict[int, int] = {}
@@ -113,6 +143,8 @@ class Zygote:
             files = {"bell": bell, "page": page, "stdout": fork.outputs.stdout, "stderr": fork.outputs.stderr}
             if fork.snapshot_file is not None:
                 files["snapshots"] = fork.snapshot_file
+            if fork.record is not None:
+                files["imports"] = fork.record
             given = {name: fd for name, fd in files.items() if fd >= 0}
             command, program = list(fork.command or self._command), self._program
             order = {"fork": local_rank, "env": dict(fork.env), "command": command, "files": list(given)}
@@ -141,11 +173,14 @@ class Zygote:
 
     def make_store(self, keep: Collection[int]) -> None:
         """End all stores except those that listen at `keep`, and create another one."""
+        self.end_stores(keep)
+        self._send({"store": True})
+
+    def end_stores(self, keep: Collection[int]) -> None:
         for pid in [pid for pid, store in self._stores.items() if store.port not in keep]:
             process = self._stores.pop(pid).process
             process.kill()
             process.close()
-        self._send({"store": True})
 
     def run(self, program: PythonProgram, command: Sequence[str]) -> None:
         """Run this program from the next fork on, also in a new zygote. It needs the same interpreter."""
@@ -187,6 +222,11 @@ class Zygote:
             self._control = None
 
     def _parse(self, answer: dict[str, Any]) -> list[ZygoteMessage]:
+        if "learns" in answer:
+            self.pid, self._process = answer["learns"], Handle(answer["learns"], self._parent)
+            return []
+        if "learned" in answer:
+            return [self._on_learned(answer)]
         if "ready" in answer:
             return [e.ZygoteReady(answer["ready"], answer["missing"], answer["cuda"])]
         if "unfit" in answer:
@@ -205,6 +245,13 @@ class Zygote:
             return [e.StoreReady(answer["port"])]
         return [e.StoreFailed(answer["why"])] if "why" in answer else []
 
+    def _on_learned(self, answer: dict[str, Any]) -> Union[e.ModulesLearned, e.ModuleRefused]:
+        if "refused" in answer:
+            self.end()
+            return e.ModuleRefused(answer["refused"], answer["why"], tuple(answer["learned"]))
+        self._is_learning = False
+        return e.ModulesLearned(tuple(answer["learned"]), answer["ready"])
+
     def _packets(self) -> list[dict[str, Any]]:
         """The packets that are readable now. If the socket has ended, the zygote has ended too."""
         assert self._control is not None
@@ -220,7 +267,8 @@ class Zygote:
                 return packets  # the last packets come before the end, which the next call reads
             if not packet:
                 self.end()
-                self._early_messages.append(e.ZygoteLost("it has ended", is_final=False))
+                ended = e.LearningEnded() if self._is_learning else e.ZygoteLost("it has ended", is_final=False)
+                self._early_messages.append(ended)
                 return packets
             packets.append(json.loads(packet))
 

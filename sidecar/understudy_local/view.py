@@ -14,7 +14,7 @@ from understudy_local.members import member_rows
 from understudy_operator.plan.facts.status import JobStatus, RecoveryStatus
 from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_protocol.enums import Strategy
-from understudy_protocol.observer import Snapshot
+from understudy_protocol.observer import Snapshot, StepProgress
 
 EVERY_S = 0.1
 CLOCK_S = 1.0
@@ -89,12 +89,17 @@ def headline(status: JobStatus, snapshot: Snapshot | None, age_s: float) -> str:
     if status.round >= 0:
         parts.append(f"round {status.round}")
     if snapshot is not None and snapshot.progress is not None:
-        total = "" if snapshot.progress.total is None else f"/{snapshot.progress.total}"
-        parts.append(f"step {snapshot.progress.step}{total}")
+        parts.append(f"step {_step(snapshot.progress)}")
     if snapshot is not None and snapshot.waiting_for and snapshot.closed is None:
         parts.append(f"waiting for {snapshot.waiting_for}")
     parts.append(f"{int(age_s) // 60}:{int(age_s) % 60:02d}")
     return "  ".join(parts)
+
+
+def _step(progress: StepProgress) -> str:
+    if progress.is_counted:
+        return f"{progress.step} in round"
+    return str(progress.step) if progress.total is None else f"{progress.step}/{progress.total}"
 
 
 def recovery_lines(entries: Sequence[RecoveryStatus], now: float) -> list[str]:

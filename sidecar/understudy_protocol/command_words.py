@@ -2,8 +2,9 @@
 
 Rules: a Python program is torchrun only if it is torch's own: its arguments may contain any word. Any other command,
 such as `bash -c` or numactl, calls torchrun if one of its words contains such a call. `accelerate launch` calls
-torchrun with the options of several processes; a configuration file, which it may also read, is unknown here. Numbers
-have to be written as numbers: `gpu`, `auto` and variables have a value on the pod's node only.
+torchrun with the options of several processes, or if its configuration file has them; that file is in the pod, so only
+the launcher reads it. Numbers have to be written as numbers: `gpu`, `auto` and variables have a value on the pod's node
+only.
 """
 
 import os
@@ -18,6 +19,14 @@ _ACCELERATE = re.compile(
     rf"(?:^|[\s/;&|(`\"'])(?:accelerate\s+launch|{re.escape(_ACCELERATE_MODULE)})\b((?:\\\n|[^;&|\n])*)", re.MULTILINE
 )
 _ELASTIC_OPTION = re.compile(r"(?:^|\s)--(?:multi[-_]gpu|use[-_]fsdp|use[-_]deepspeed|use[-_]megatron[-_]lm)\b")
+#: With these, accelerate reads no configuration, or does not call torchrun.
+_NOT_ELASTIC_OPTION = re.compile(r"(?:^|\s)--(?:cpu|tpu)\b")
+_CONFIG_FILE = re.compile(r"(?:^|\s)--config[-_]file(?:=|\s+)[\"']?([^\s\"']{1,4096})")
+#: In a configuration file, YAML or JSON.
+_ELASTIC_TYPE = re.compile(
+    r"(?:^|[{,])[ \t]*[\"']?distributed_type[\"']?[ \t]*:[ \t]*[\"']?(?:MULTI_(?!CPU)\w+|FSDP|DEEPSPEED|MEGATRON_LM)\b",
+    re.MULTILINE,
+)
 _PROCESSES, _MACHINES = (re.compile(rf"--num[-_]{name}(?:=|\s+)([0-9]{{1,5}})\b") for name in ("processes", "machines"))
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _MODULES = ("torch.distributed.run", "torch.distributed.launch")
@@ -49,9 +58,33 @@ def calls_torchrun(words: Sequence[str]) -> bool:
 
 
 def may_call_torchrun(words: Sequence[str]) -> bool:
-    """Also if the call is in a file, such as a shell script, that the words name."""
+    """Also if the call is in a file, such as a shell script, that the words name, or in accelerate's configuration."""
     rest = _without_env(words)
-    return calls_torchrun(words) or not (rest and _PYTHON.fullmatch(os.path.basename(rest[0])))
+    is_python = bool(rest) and _PYTHON.fullmatch(os.path.basename(rest[0])) is not None
+    return calls_torchrun(words) or not is_python or bool(accelerate_configurations(words))
+
+
+def accelerate_configurations(words: Sequence[str]) -> list[str]:
+    """The configuration file of each `accelerate launch` that reads one; "" is the default file."""
+    rest = _without_env(words)
+    if rest and _PYTHON.fullmatch(os.path.basename(rest[0])):
+        left = rest[rest.index("-m") + 1 :] if "-m" in rest else []
+        return text_configurations(" ".join(left)) if left[:1] == [_ACCELERATE_MODULE] else []
+    texts = [" ".join(rest)] if _is_accelerate(rest) else rest
+    return [path for text in texts for path in text_configurations(text)]
+
+
+def text_configurations(text: str) -> list[str]:
+    """The same for a shell script, or a word of a command."""
+    options = [call[1] for call in _ACCELERATE.finditer(_COMMENT.sub("", text))]
+    reading = [one for one in options if not _ELASTIC_OPTION.search(one) and not _NOT_ELASTIC_OPTION.search(one)]
+    found = [_CONFIG_FILE.search(one) for one in reading]
+    return ["" if path is None else path[1] for path in found]
+
+
+def configuration_calls_torchrun(text: str) -> bool:
+    """text: of accelerate's configuration file."""
+    return _ELASTIC_TYPE.search(text) is not None
 
 
 def may_run_python(words: Sequence[str]) -> bool:

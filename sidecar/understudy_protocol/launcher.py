@@ -101,7 +101,8 @@ class Stepped:
     """A completed step: the first of a round, then the newest at most twice a second.
 
     pause_s: seconds from the last step of the earlier rounds on this pod to the first step of this round, by the pod's
-    own clock. None if no earlier round made a step here.
+    own clock. None if no earlier round made a step here. is_counted: the script does not call step(), so `step` is the
+    number of steps in this round.
     """
 
     token: RoundToken
@@ -110,6 +111,7 @@ class Stepped:
     median_step_s: float
     at: float
     pause_s: Optional[float] = None
+    is_counted: bool = False
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,13 @@ class ForkFallback:
     """
 
     reason: str  # "": workers are forked again
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The modules that the fork server has learned, from workers or a Preload. Sent once, and on each connect."""
+
+    modules: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -245,6 +254,13 @@ class CheckReadiness:
 
 
 @dataclass(frozen=True)
+class Preload:
+    """Modules that the workers of another pod have imported: the fork server of a spare imports them too."""
+
+    modules: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Ping:
     """Check whether the launcher responds: it answers with Pong at once, in every state."""
 
@@ -288,6 +304,7 @@ TO_SIDECAR = (
     Readiness,
     Pong,
     ForkFallback,
+    Learned,
 )
 TO_LAUNCHER = (
     StartWorkers,
@@ -299,6 +316,7 @@ TO_LAUNCHER = (
     Restore,
     RenewStore,
     CheckReadiness,
+    Preload,
     Ping,
     TakeOver,
     HoldSocket,

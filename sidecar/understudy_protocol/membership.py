@@ -241,7 +241,7 @@ class Finished:
 class Progress:
     """A completed step. Sent for the first step of a round, then at most twice a second.
 
-    pause_s: as in the launcher's Stepped.
+    pause_s, is_counted: as in the launcher's Stepped.
     """
 
     token: RoundToken
@@ -250,6 +250,7 @@ class Progress:
     median_step_s: float  # over the newest steps of this round; 0 while unknown
     at: float
     pause_s: Optional[float] = None
+    is_counted: bool = False
 
 
 @dataclass(frozen=True)
@@ -290,6 +291,23 @@ class ForkFallback:
     """
 
     reason: str  # "": workers are forked again
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The modules that the workers of this pod have imported beside the default ones, if it has rank 0.
+
+    Sent when its fork server has imported them, and after each Welcome.
+    """
+
+    modules: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Preload:
+    """To a spare: the fork server imports these modules, so that the workers of a round need not."""
+
+    modules: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -426,6 +444,7 @@ TO_COORDINATOR = (
     Finished,
     Replicas,
     ForkFallback,
+    Learned,
     Drained,
     Leaving,
     Disconnecting,
@@ -446,6 +465,7 @@ TO_MEMBER = (
     WriteStacks,
     BreakWorker,
     Restore,
+    Preload,
     Heartbeat,
     LeaseRenewal,
     Close,

@@ -119,11 +119,12 @@ class Lost:
 
 @dataclass(frozen=True)
 class StepProgress:
-    """The newest step that rank 0 has reported."""
+    """The newest step that rank 0 has reported. is_counted: as in the launcher's Stepped."""
 
     step: int
     total: Optional[int]
     at: float
+    is_counted: bool = False
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ ENV_POD_IP = "UNDERSTUDY_POD_IP"
 ENV_NODE = "UNDERSTUDY_NODE"
 ENV_INDEX = "UNDERSTUDY_INDEX"  # empty for a spare
 ENV_PLACE = "UNDERSTUDY_PLACE"  # of an injected pod, in place of the job, the coordinator and the index
-VARIABLES_PREFIX = "UNDERSTUDY_"  # of all of these
+VARIABLES_PREFIX = "UNDERSTUDY_"  # of all of these, and of one that users set: ENV_AUTOMATIC_STEPS
 ENV_TEMPLATE_VARIABLES = "UNDERSTUDY_TEMPLATE_VARIABLES"  # of a pool's spare: its template's names, a JSON list
 ENV_POOL = "UNDERSTUDY_POOL"  # of a pool's spare, in place of the job, the coordinator and the index: the pool's uid
 ENV_DEVICES = "UNDERSTUDY_DEVICES"  # of a pool's spare: number of devices that its trainer requested; not set: none
@@ -145,6 +145,8 @@ ENV_SNAPSHOT_EVERY = "UNDERSTUDY_SNAPSHOT_EVERY"  # of so many calls of snapshot
 ENV_SNAPSHOT_FD = "UNDERSTUDY_SNAPSHOT_FD"  # for workers: a file with their snapshots, understudy_torch/snapshot.py
 ENV_ROUND = "UNDERSTUDY_ROUND"  # epoch.term.round, for the workers
 ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # two files, for step() of the workers: understudy_torch/progress.py
+#: For workers, set by users: "false" if the steps of optimizers are not to be reported.
+ENV_AUTOMATIC_STEPS = "UNDERSTUDY_AUTOMATIC_STEPS"
 ENV_STEP_FOLDER = "UNDERSTUDY_STEP_FOLDER"  # the same as paths, for torchrun's workers: they inherit no files
 ENV_NNODES = "UNDERSTUDY_NNODES"  # for torchrun: pods, or MIN:MAX
 ENV_RUN_ID = "UNDERSTUDY_RUN_ID"  # for torchrun

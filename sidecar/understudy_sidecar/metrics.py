@@ -40,7 +40,9 @@ ROUND = MetricDescription(
     "understudy_coordinator_round", "Gauge", "The number of the newest round; -1 before the first."
 )
 STEP = MetricDescription(
-    "understudy_coordinator_step", "Gauge", "The newest step of rank 0; absent if it has reported none."
+    "understudy_coordinator_step",
+    "Gauge",
+    "The newest step of rank 0; absent if it has reported none. Of the running round if its steps are counted.",
 )
 ROUNDS = MetricDescription(
     "understudy_coordinator_rounds_total",

@@ -5,7 +5,7 @@ they open `bell` and `page-LOCAL_RANK` in the folder UNDERSTUDY_STEP_FOLDER:
 
     BELL   a pipe: a process writes a byte at its first step, and the launcher reads the page at once
     PAGE   64 bytes, mapped: native signed 64-bit words. The launcher reads them twice a second, and at the end
-           0 MAGIC      1 calls of step()  2 the newest step  3 the total, or -1
+           0 MAGIC      1 calls of step()  2 the newest step  3 the total, or -1, or COUNTED
            4 its time, in ns of CLOCK_MONOTONIC               5 the pid of the process that steps
            6 the signal on which it dumps its stacks (stacks.py); 0: on none
            7 the time of that process's first step, in nanoseconds of time.monotonic_ns()
@@ -36,6 +36,8 @@ ENV_STEP_FOLDER = "UNDERSTUDY_STEP_FOLDER"
 ENV_START_TIMEOUT = "UNDERSTUDY_START_TIMEOUT_SECONDS"
 MAGIC = 0x75_6E_64_73_74_65_70_31
 PAGE_BYTES = 64
+#: In place of a total: step() is called for the script, with the number of its steps in this round.
+COUNTED = -2
 _CALLS, _STEP, _TOTAL, _AT, _PID, _SIGNAL, _FIRST = range(1, 8)
 _NO_PAGE = (OSError, ValueError, OverflowError, KeyError)
 
@@ -71,6 +73,11 @@ def _first_step(n: int, total: Optional[int]) -> None:
         _page = page
         step(n, total)
         os.write(bell, b"!")
+
+
+def calls() -> int:
+    """How often step() was called in this process, and in others that share its page."""
+    return 0 if _page is None else _page[_CALLS]
 
 
 def show_stacks() -> None:

@@ -15,6 +15,8 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 
+from understudy_zygote.import_record import record_imports
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _STEP_FD = "UNDERSTUDY_STEP_FD"
@@ -48,6 +50,8 @@ def become_worker(env: Mapping[str, str], files: Mapping[str, int], command: Seq
         os.environ[_SNAPSHOT_FD] = str(_inherited(files["snapshots"]))
     if cuda_is_spoiled():
         start_afresh(command)
+    if "imports" in files:
+        record_imports(files["imports"])
     _reseed()
 
 

@@ -89,6 +89,11 @@ def fresh_start_reason(program: Program) -> str:
     )
 
 
+def readers() -> list[str]:
+    """The imported modules that read variables during their import."""
+    return [module for module in _READ_AT_IMPORT if module in sys.modules]
+
+
 def _first(nodes: Sequence[ast.AST]) -> "Optional[tuple[str, str, Position]]":
     """The module, the variable, and the position of the assignment."""
     settings = sorted(_settings(nodes), key=lambda setting: setting.at)

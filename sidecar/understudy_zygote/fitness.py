@@ -32,16 +32,33 @@ class ForkSafety:
 
     def unsafe_reason(self) -> str:
         """Why this process must not be forked; "" if it may be."""
-        if len(_threads()) == 1:
-            return ""
-        _fork_says(lambda: False)
-        others = [thread for thread in _threads() if thread != os.getpid()]
+        others = _lasting_threads()
         return _thread_reason(others, [self._importer_of.get(thread, "") for thread in others]) if others else ""
+
+    def unsafe_import(self) -> str:
+        """What the last import did that prevents forks; "" if nothing."""
+        others = _lasting_threads()
+        if others:
+            what, named = _described(others)
+            return f"its import starts {what} ({named}), and a process with threads cannot be forked safely"
+        return "its import initializes CUDA, which does not work in forked processes" if self.cuda_importer else ""
+
+
+def _lasting_threads() -> list[int]:
+    """The other threads of this process that do not end when it forks."""
+    if len(_threads()) == 1:
+        return []
+    _fork_says(lambda: False)
+    return [thread for thread in _threads() if thread != os.getpid()]
+
+
+def _described(threads: Sequence[int]) -> tuple[str, str]:
+    named = ", ".join(_name(thread) for thread in threads[:_MAX_NAMED])
+    return ("a thread" if len(threads) == 1 else f"{len(threads)} threads"), named
 
 
 def _thread_reason(threads: Sequence[int], importers: Sequence[str]) -> str:
-    named = ", ".join(_name(thread) for thread in threads[:_MAX_NAMED])
-    what = "a thread" if len(threads) == 1 else f"{len(threads)} threads"
+    what, named = _described(threads)
     modules = ", ".join(sorted({module for module in importers if module}))
     if not modules:
         return (

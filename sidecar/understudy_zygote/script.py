@@ -42,7 +42,7 @@ def prepare(program: Program, own_arguments: int) -> None:
         options = sys.orig_argv[: -1 - own_arguments - _OURS]
         sys.orig_argv[:] = [*options, *_SWITCHES[program.kind], program.target, *program.arguments]
     if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
-        sys.path.insert(0, _first_path(program))
+        sys.path.insert(0, first_path(program))
 
 
 def run(program: Program) -> None:
@@ -101,7 +101,7 @@ def _read(path: str) -> bytes:
         sys.exit(2)
 
 
-def _first_path(program: Program) -> str:
+def first_path(program: Program) -> str:
     if program.kind == MODULE:
         return os.getcwd()
     return "" if program.kind == CODE else os.path.dirname(os.path.realpath(program.target))

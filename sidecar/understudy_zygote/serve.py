@@ -9,13 +9,21 @@ Orders and answers are JSON objects, each in its own packet on the control socke
     {"fork": LOCAL_RANK, "env": {NAME: VALUE}, "command": […], "files": […]}
                                                        files: the names of the attached files (SCM_RIGHTS), in this
                                                        order: "bell", "page" (its step files), "stdout", "stderr",
-                                                       "snapshots" (the memory for them);
+                                                       "snapshots" (the memory for them), "imports" (its record,
+                                                       see import_record.py);
                                                        if the zygote was started for another program, also "dropped":
                                                        [NAME, …] and "program": [KIND, TARGET, ARGUMENT, …]
         {"forked": LOCAL_RANK, "pid": PID}
     {"store": true}                                    serve a store for a later round
         {"pid": PID, "port": PORT}                     sent by the store itself; or
         {"pid": PID, "why": WHY}                       it cannot
+    {"learn": [MODULE, …], "left_out": [MODULE, …], "files": […]}
+                                                       fork another zygote that also imports the modules, or those of
+                                                       the attached record; files: "control", its socket, and "imports"
+        {"learns": PID}                                these answers come from that zygote, on its socket
+        {"ready": SECONDS, "learned": [MODULE, …]}
+        {"refused": MODULE, "why": WHY, "learned": […]}
+                                                       it ends, because a process with this module cannot be forked
     {"check": NUMBER}                                  fork a process that does nothing
         {"checked": NUMBER}                            sent by that process
     {"ended": PID, "status": STATUS}                   unrequested, as from os.waitpid
@@ -25,6 +33,7 @@ Rules: a fork hangs if it needs a lock that another thread had, so a process wit
 """
 
 import array
+import contextlib
 import gc
 import importlib
 import json
@@ -34,15 +43,25 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
-from understudy_zygote import child, early_variables, script, store
+from understudy_zygote import (
+    build_locks,
+    child,
+    early_variables,
+    import_record,
+    jax_cluster,
+    learning,
+    optimizer_steps,
+    script,
+    store,
+)
 from understudy_zygote.fitness import ForkSafety
 from understudy_zygote.script import Program
 
 PACKET_BYTES = 1 << 18
-FILES = 5  # at most, with one order
+FILES = 6  # at most, with one order
 
 
 def main(arguments: Sequence[str]) -> Optional[Program]:
@@ -67,6 +86,7 @@ def main(arguments: Sequence[str]) -> Optional[Program]:
 class Zygote:
     def __init__(self, control: socket.socket, program: Program, fitness: ForkSafety) -> None:
         self._control, self._program, self._fitness = control, program, fitness
+        self._round_variables: set[str] = set()  # those that the last worker got from its round
         self._wakeup, self._woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
@@ -100,6 +120,7 @@ class Zygote:
         for fd in fds:
             os.close(fd)
         if "fork" in order:
+            self._round_variables = {*order["env"], *order.get("dropped", ())}
             _send(self._control, {"forked": order["fork"], "pid": pid})
         return None
 
@@ -122,6 +143,8 @@ class Zygote:
             _send(self._control, {"checked": order["check"]})
             os._exit(0)
         self._control.close()
+        if "learn" in order:
+            return self._learn(order, dict(zip(order["files"], fds)))
         child.name_process(_python())
         program = self._program
         if "program" in order:
@@ -137,6 +160,29 @@ class Zygote:
             sys.stderr.flush()
             child.start_afresh(order["command"])
         child.show_stacks()
+        optimizer_steps.report_optimizer_steps()
+        build_locks.watch_build_locks()
+        jax_cluster.join_jax_to_round()
+        return program
+
+    def _learn(self, order: dict[str, Any], files: dict[str, int]) -> Program:
+        """Become a zygote that has imported more. In its forks, return the program to run; else never return."""
+        control, start = socket.socket(fileno=files["control"]), time.monotonic()
+        _send(control, {"learns": os.getpid()})
+        recorded = learning.named(order["learn"])
+        if "imports" in files:
+            recorded = import_record.read(files["imports"])
+        with _silence():  # the worker has shown the same
+            learned = learning.import_learned(
+                recorded, self._program, self._fitness, self._round_variables, order["left_out"]
+            )
+        if learned.refused:
+            _send(control, {"refused": learned.refused, "why": learned.reason, "learned": learned.modules})
+            os._exit(0)
+        _send(control, {"ready": time.monotonic() - start, "learned": learned.modules})
+        program = Zygote(control, self._program, self._fitness).serve()
+        if program is None:
+            os._exit(0)
         return program
 
     def _reap(self) -> None:
@@ -165,6 +211,26 @@ def _import_all(names: Sequence[str], fitness: ForkSafety) -> dict[str, str]:
             missing[name] = f"{type(error).__name__}: {error}"
         fitness.imported(name)
     return missing
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Drop what is written to stdout and stderr."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    saved = [os.dup(1), os.dup(2)]
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for number in (1, 2):
+        os.dup2(nowhere, number)
+    os.close(nowhere)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, original in zip((1, 2), saved):
+            os.dup2(original, number)
+            os.close(original)
 
 
 def _receive(control: socket.socket) -> tuple[Optional[dict[str, Any]], list[int]]:

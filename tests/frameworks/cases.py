@@ -19,8 +19,10 @@ class Case:
 
     command: words before the script; `{bin}` is the folder of programs of the frameworks' environment.
     save_every: steps from one checkpoint to the next. within: how much a loss may differ, relative.
-    changed: what a user has to change in the command or in the script. is_launcher: the command starts the script in a
-    process of its own.
+    changed: what a user has to change in the command or in the script. learns: the test waits until the fork servers
+    have learned the modules of the script, as in a job that has run for a minute. is_launcher: the command starts the
+    script in a process of its own. under_open_mpi: the undisturbed run has the variables of Open MPI, because the
+    framework does not know those of torchrun.
     """
 
     name: str
@@ -32,7 +34,9 @@ class Case:
     save_every: int = 10
     within: float = 1e-6
     changed: str = NOTHING
+    learns: bool = False
     is_launcher: bool = False
+    under_open_mpi: bool = False
 
 
 CASES = (
@@ -40,7 +44,7 @@ CASES = (
     Case("DataLoader with workers, fork", ("torch",), "dataloader.py", ("fork",)),
     Case("DataLoader with workers, spawn", ("torch",), "dataloader.py", ("spawn",)),
     Case("FSDP2 with torch.distributed.checkpoint", ("torch",), "fsdp2.py"),
-    Case("HF Trainer", ("transformers",), "hf_trainer.py"),
+    Case("HF Trainer", ("transformers",), "hf_trainer.py", learns=True),
     Case(
         "HF Trainer, preloaded",
         ("transformers",),
@@ -79,12 +83,13 @@ CASES = (
         changed="preload: pytorch_lightning",
     ),
     Case("DeepSpeed, ZeRO-2", ("deepspeed",), "deepspeed_train.py", ("2",)),
-    Case("JAX", ("jax",), "jax_train.py"),
+    Case("JAX", ("jax",), "jax_train.py", under_open_mpi=True),
     Case(
         "JAX, preloaded",
         ("jax",),
         "jax_train.py",
         options=("--preload", "jax,optax,orbax.checkpoint"),
         changed="preload: jax, optax, orbax.checkpoint",
+        under_open_mpi=True,
     ),
 )

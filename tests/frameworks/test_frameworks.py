@@ -34,6 +34,8 @@ def test_a_training_resumes_after_the_loss_of_a_worker_and_of_a_node(
         start = training.start_method()
         if start == FORK_SERVER:
             training.wait_for_spare()
+            if case.learns:
+                training.wait_for_learned()
         # when a worker is killed
         worker = training.lose("1")
         # and then a node: the one of rank 0

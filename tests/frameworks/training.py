@@ -33,6 +33,7 @@ LIMIT_S = 240.0
 POLL_S = 0.02
 FORK_SERVER, NEW_PROCESS = "forks", "new processes"
 READY = "the fork server is ready"
+LEARNED = "the fork server has learned"
 _LINE = re.compile(r"(?:\[rank 0\] )?(?:resumes at step (?P<first>\d+)|step (?P<step>\d+) loss (?P<loss>\S+))$")
 
 
@@ -80,7 +81,9 @@ def parsed(line: str, at: float) -> Resumed | Step | None:
 
 
 def undisturbed(case: Case, folder: Path, environment: Path) -> dict[int, float]:
-    """The loss by step, without Understudy: two processes with the variables that torchrun sets on two nodes."""
+    """The loss by step, without Understudy: two processes with the variables that torchrun sets on two nodes, or those
+    that Open MPI sets.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -94,11 +97,19 @@ def undisturbed(case: Case, folder: Path, environment: Path) -> dict[int, float]
         "TORCHELASTIC_RUN_ID": "undisturbed",
         "GLOO_SOCKET_IFNAME": "lo",
     }
+    if case.under_open_mpi:
+        env |= {
+            "OMPI_MCA_orte_hnp_uri": "4096.0;tcp://127.0.0.1:1",
+            "OMPI_COMM_WORLD_SIZE": "2",
+            "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+            "JAX_COORDINATOR_PORT": str(port),
+        }
     logs = [folder.with_suffix(f".{rank}.log") for rank in range(2)]
     started = []
     with ExitStack() as stack:
         for rank, log in enumerate(logs):
             own = {"RANK": str(rank), "GROUP_RANK": str(rank)}
+            own |= {"OMPI_COMM_WORLD_RANK": str(rank)} if case.under_open_mpi else {}
             output = stack.enter_context(log.open("w"))
             command = command_of(replace(case, command=Case.command), folder, environment)
             started.append(subprocess.Popen(command, env=env | own, stdout=output, stderr=subprocess.STDOUT))
@@ -176,6 +187,13 @@ class Training:
     def wait_for_spare(self) -> None:
         """The fork server of a spare is ready, as it is in a job that has run for a minute."""
         self._wait(lambda: any(READY in log.read_text() for log in self._logs_of_spares()), "a spare that is ready")
+
+    def wait_for_learned(self) -> None:
+        """All fork servers, also that of the spare, have imported the modules of the workers."""
+        self._wait(
+            lambda: all(LEARNED in run_folder.of(self.name).log(row["node"]).read_text() for row in self._rows()),
+            "the modules of the workers are learned",
+        )
 
     def lose(self, target: str) -> Recovery:
         """SIGKILL to a rank's worker or to a member. Wait for the first new step."""

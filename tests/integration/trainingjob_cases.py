@@ -320,6 +320,16 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.launcher.mode",
         "launcher.mode must be Auto, Wrap, Torchrun or Off",
     ),
+    "a Python that is no path": (
+        lambda job: job["spec"]["launcher"].update(python="python3"),
+        "spec.launcher.python",
+        "launcher.python must be the path of a Python in the image",
+    ),
+    "a Python that torchrun would not use": (
+        lambda job: job["spec"]["launcher"].update(mode="Torchrun", python="/usr/bin/python3"),
+        "spec.launcher.python",
+        "launcher.python has no effect with mode Torchrun",
+    ),
     "modules that torchrun would not preload": (
         lambda job: job["spec"]["launcher"].update(mode="Torchrun", preload=["torch"]),
         "spec.launcher.preload",
@@ -956,6 +966,7 @@ ACCEPTED: dict[str, Change] = {
     "no fork server": lambda job: job["spec"]["launcher"].update(forkServer=False),
     "lines as they are": lambda job: job["spec"]["launcher"].update(logPrefix=False),
     "modules of one's own": lambda job: job["spec"]["launcher"].update(preload=["torch", "my.model_2"]),
+    "a Python for the launcher": lambda job: job["spec"]["launcher"].update(python="/opt/conda/envs/py3.11/bin/python"),
     "nothing to preload": lambda job: job["spec"]["launcher"].update(preload=[]),
     "an empty launcher": lambda job: job["spec"].update(launcher={}),
     "no spares": lambda job: job["spec"]["spares"].update(replicas=0),

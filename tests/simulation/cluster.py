@@ -11,7 +11,7 @@ from tests.simulation.network import Machine, Network
 from tests.simulation.operator_model import OperatorModel
 from tests.simulation.pods import GRACE_S, Pod
 from tests.simulation.sidecars import SimulatedSidecar
-from tests.simulation.training import SimulatedWorker, Training
+from tests.simulation.training import Numbers, SimulatedWorker, Training
 from tests.simulation.world import World
 from understudy_protocol import pod as names
 from understudy_protocol.enums import NO_TERM, Drill, OnFailedUpdate, Proactive
@@ -36,7 +36,8 @@ class Setup:
     steps: int = 40
     max_in_place: int = 10
     max_per_pod: int | None = None  # restarts in place that one pod's workers may cause; None: any number
-    reports_steps: bool = True  # whether the training script calls step()
+    reports_steps: bool = True  # whether the training script makes steps that are reported
+    numbers: Numbers = Numbers.SCRIPT
     slow_start_s: float = 0.0  # at most, for a pod's images
     zygotes: bool = True  # whether workers are forked
     replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks with the same shards
@@ -91,7 +92,7 @@ class SimulatedCluster:
             snapshots=setup.snapshots,
         )
         self._saves = random.Random(f"saves-{self.world.seed}")
-        self.reports_steps, self.zygotes = setup.reports_steps, setup.zygotes
+        self.reports_steps, self.zygotes, self.numbers = setup.reports_steps, setup.zygotes, setup.numbers
         self.step_timeout_s = setup.step_timeout_s
         self.network = Network(self.world)
         self.training = Training(self.world, setup.steps, snapshots=setup.snapshots)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.faults import Fault
-from tests.simulation.training import STEP_S
+from tests.simulation.training import STEP_S, Numbers
 from tests.simulation.world import EPOCH_S, Rule, Violation
+from understudy_operator.plan.facts.status import Goodput, JobStatus
 from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_protocol.goodput import SINCE_LAST_STEP, Part, parts_at
 
@@ -40,14 +41,25 @@ class GoodputInvariants:
         parts = parts_at(goodput.seconds_by_field, goodput.part, parse_time(goodput.since), stepped_at, now)
         end = now if status.completion_time is None else parse_time(status.completion_time)
         self._the_parts_are_the_wall_time(parts, end - EPOCH_S)
-        self._productive_time_was_seen(parts)
+        self._counted_steps_are_not_compared(status, goodput)
+        self._productive_time_was_seen(parts, is_repeated_unknown=goodput.is_repeated_unknown)
 
     def _the_parts_are_the_wall_time(self, parts: dict[str, float], wall_s: float) -> None:
         total_s = sum(parts.values())
         if any(seconds < 0 for seconds in parts.values()) or abs(total_s - wall_s) > SUM_ERROR * wall_s:
             raise Violation(Rule.PARTS_ARE_THE_WALL_TIME, f"{parts} are {total_s:.3f} s of {wall_s:.3f} s")
 
-    def _productive_time_was_seen(self, parts: dict[str, float]) -> None:
+    def _counted_steps_are_not_compared(self, status: JobStatus, goodput: Goodput) -> None:
+        """If all steps of the job are counted. And if none is, the account knows which are repeated."""
+        numbers = self.cluster.setup.numbers
+        lost = [x.lost_steps for x in status.recoveries if x.lost_steps is not None]
+        if numbers is Numbers.ROUND and (lost or goodput.seconds.repeated or goodput.newest_step is not None):
+            raise Violation(Rule.COUNTED_STEPS_ARE_NOT_COMPARED, f"lost steps {lost}, {goodput}")
+        if numbers is Numbers.SCRIPT and goodput.is_repeated_unknown:
+            raise Violation(Rule.COUNTED_STEPS_ARE_NOT_COMPARED, f"the script reports their numbers: {goodput}")
+
+    def _productive_time_was_seen(self, parts: dict[str, float], *, is_repeated_unknown: bool) -> None:
+        """is_repeated_unknown: productive time may contain repeated steps."""
         training, productive_s = self.cluster.training, parts[Part.PRODUCTIVE.field]
         if not self.cluster.setup.reports_steps:
             if productive_s > 0:
@@ -64,6 +76,7 @@ class GoodputInvariants:
         # Each fault may hide the report of a step that was made just before it: then that step is new a second time.
         late_s = LATE_S + len(self.faults) * max(STEP_S)
         late_s += sum(fault.lasts_s for fault in self.faults if fault.kind not in PUNCTUAL)
-        if productive_s > training.new_steps_s + late_s:
-            text = f"{productive_s:.1f} s, and steps were new for {training.new_steps_s:.1f} s: {parts}"
+        steps_s = training.steps_s if is_repeated_unknown else training.new_steps_s
+        if productive_s > steps_s + late_s:
+            text = f"{productive_s:.1f} s, and steps were made for {steps_s:.1f} s: {parts}"
             raise Violation(Rule.PRODUCTIVE_TIME_HAS_STEPS, text)

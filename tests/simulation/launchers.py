@@ -178,15 +178,15 @@ class Launcher(Process):
             self.later(0.0, lambda: self.handle(e.GroupEmptied(local_rank)))
             return
 
-        has_reported = False
+        first_step: int | None = None
 
         def stepped(step: int) -> None:
-            nonlocal has_reported
+            nonlocal first_step
             if self.pod.cluster.reports_steps:
-                self._write(local_rank, step)
-                if not has_reported:
+                is_first, first_step = first_step is None, step if first_step is None else first_step
+                self._write(local_rank, *self.pod.cluster.numbers.number(step, first_step))
+                if is_first:
                     self.post(self._read_steps)
-                has_reported = True
 
         def exited(code: int | None, signal: str | None, message: str) -> None:
             if self.memory is not None and worker.stepped and self.pod.cluster.ends_during_save():
@@ -214,11 +214,12 @@ class Launcher(Process):
         delay = self.world.between(*(FORK_S if warm else SPAWN_S))
         self.world.after(delay, lambda: self.machine.post(lambda: self._training.join(worker)))
 
-    def _write(self, local_rank: int, step: int) -> None:
+    def _write(self, local_rank: int, step: int, is_counted: bool) -> None:
         """step() in the worker."""
         reports = 1 + (self._pages[local_rank].reports if local_rank in self._pages else 0)
         first_at = self._first_at.setdefault(local_rank, self.now())
-        self._pages[local_rank] = e.StepsRead(local_rank, step, None, reports, self.now(), self.now(), first_at)
+        now = self.now()
+        self._pages[local_rank] = e.StepsRead(local_rank, step, None, reports, now, now, first_at, is_counted)
 
     def _read_steps(self) -> None:
         pages, self._pages = self._pages, {}

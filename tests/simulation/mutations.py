@@ -23,6 +23,7 @@ from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
 from understudy_protocol.enums import CLOSE_EXIT_CODES, CloseReason, Fault
 from understudy_protocol.goodput import Part
+from understudy_protocol.observer import StepProgress
 from understudy_protocol.recovery import CountedFault, Recovery
 from understudy_sidecar.membership import (
     backoff,
@@ -40,6 +41,7 @@ from understudy_sidecar.membership import (
     rebuilding,
     restoring,
     rollouts,
+    round_progress,
     rounds,
     voter_config,
 )
@@ -104,6 +106,21 @@ def _no_host_again(
 
 def _nothing(*_: object) -> None:
     """Replaces a reaction."""
+
+
+_on_first_step = round_progress._on_first_step
+
+
+def _compare_counted(state: CoordinatorState, before: StepProgress | None, first: StepProgress) -> None:
+    """As if the script had reported these numbers."""
+    _on_first_step(state, before and replace(before, is_counted=False), replace(first, is_counted=False))
+
+
+_is_behind = goodput._is_behind
+
+
+def _is_behind_by_any_number(account: goodput._Account, facts: goodput._Facts) -> bool | None:
+    return bool(_is_behind(account, facts))
 
 
 def _enter_and_forget(self: goodput._Account, part: Part | None, at: float) -> None:
@@ -507,7 +524,17 @@ MUTATIONS = (
     Mutation(
         "repeated steps count as new ones",
         (Rule.PRODUCTIVE_TIME_HAS_STEPS,),
-        _patch(goodput, "_part_after", lambda account, facts, pause: Part.PRODUCTIVE),
+        _patch(goodput, "_repeats_after", lambda account, facts, pause: False),
+    ),
+    Mutation(
+        "steps that are counted are compared with those before the round",
+        (Rule.COUNTED_STEPS_ARE_NOT_COMPARED,),
+        _patch(round_progress, "_on_first_step", _compare_counted),
+    ),
+    Mutation(
+        "counted steps are known to be new",
+        (Rule.PRODUCTIVE_TIME_HAS_STEPS,),
+        _patch(goodput, "_is_behind", _is_behind_by_any_number),
     ),
     Mutation(
         "a coordinator never steps down",

@@ -152,7 +152,8 @@ class OperatorModel:
             status = with_recoveries(status, tuple(merge_history(before.recoveries, snapshot, now)))
             status = structs.replace(status, recoveries_by_strategy=StrategyCounts(*counts))
             if (progress := snapshot.progress) is not None:
-                status = structs.replace(status, progress=ProgressStatus(progress.step, None, micro_time(progress.at)))
+                at, is_counted = micro_time(progress.at), progress.is_counted
+                status = structs.replace(status, progress=ProgressStatus(progress.step, None, at, is_counted))
         if self.status.terminal_state and self.completed_at is not None:
             end = micro_time(self.completed_at)
             status = structs.replace(status, terminal_state=self.status.terminal_state, completion_time=end)

@@ -8,7 +8,7 @@ from typing import Protocol
 from tests.simulation.launchers import Launcher
 from tests.simulation.network import End, Machine, Network
 from tests.simulation.sidecars import SimulatedSidecar
-from tests.simulation.training import SimulatedWorker, Training
+from tests.simulation.training import Numbers, SimulatedWorker, Training
 from understudy_launcher import events as e
 from understudy_protocol.addresses import with_port
 from understudy_protocol.hard_state import HardState
@@ -25,7 +25,8 @@ class SimulatedPods(Protocol):
     shape: JobShape
     training: Training
     network: Network
-    reports_steps: bool  # whether the training script calls step()
+    reports_steps: bool  # whether the training script makes steps that are reported
+    numbers: Numbers
     zygotes: bool  # whether workers are forked
     worker_faults: list[float]  # when workers ended for another reason than a peer's end
     step_timeout_s: float  # 0: workers never hang

@@ -32,10 +32,12 @@ from tests.simulation.faults import (
 )
 from tests.simulation.goodput_invariants import GoodputInvariants
 from tests.simulation.invariants import BOUNDED_S, EXIT_S, Invariants
+from tests.simulation.training import Numbers
 from tests.simulation.world import Rule, Violation
 from understudy_protocol.enums import Proactive
 
 SNAPSHOTS_SHARE = 0.5
+OPTIMIZERS_SHARE = 0.3
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,9 @@ def draw_case(seed: int) -> Case:
     setup = replace(setup, host_network=hosts.random() < HOST_NETWORK_SHARE)
     snapshots = random.Random(f"snapshots-{seed}")
     setup = replace(setup, snapshots=snapshots.random() < SNAPSHOTS_SHARE)
+    numbers = random.Random(f"numbers-{seed}")
+    if numbers.random() < OPTIMIZERS_SHARE:
+        setup = replace(setup, numbers=numbers.choice([Numbers.ROUND, Numbers.OPTIMIZER]))
     return Case(seed, setup, tuple(faults))
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from tests.simulation.network import Machine, reachable
@@ -30,6 +31,19 @@ PEER_FAILURE_S = (0.05, 0.3)  # a Python process needs that long to end with its
 EXIT_JITTER_S = (0.0, 0.4)
 SAVE_EVERY = 5
 A_PEER_FAILED = "exit code 1: a peer has gone"
+
+
+class Numbers(Enum):
+    """The numbers of the steps that a script reports."""
+
+    SCRIPT = "the script calls step(n)"
+    ROUND = "an optimizer without a number makes them: they are counted from the start of the round"
+    OPTIMIZER = "an optimizer with a number makes them: they are counted if the round restores no checkpoint"
+
+    def number(self, step: int, first: int) -> tuple[int, bool]:
+        """What is reported, and whether it is counted. first: the first step of the round."""
+        is_counted = self is Numbers.ROUND or (self is Numbers.OPTIMIZER and first == 1)
+        return (step - first + 1 if is_counted else step), is_counted
 
 
 @dataclass(eq=False)
@@ -99,9 +113,8 @@ class Training:
         self.paused_before: dict[RoundToken, list[float]] = {}  # seconds from each last step before to its first
         self.total_steps = 0
         self.newest_step = 0  # of all rounds
-        self.new_steps_s = (
-            0.0  # the time in which steps were made for the first time, after the first one of each round
-        )
+        self.steps_s = 0.0  # the time in which steps were made, after the first one of each round
+        self.new_steps_s = 0.0  # the part of it in which they were made for the first time
         self.stale_saves = 0
         self.stale_savers: set[str] = set()  # pods
         self.newest_since = 0.0  # when the newest round first stepped
@@ -283,9 +296,11 @@ class Training:
         self.resume(group)
 
     def _add_time(self, group: Group) -> None:
+        step_s = 0.0 if group.stepped_at is None else self.world.now - group.stepped_at
+        self.steps_s += step_s
         if group.step > self.newest_step:
             self.newest_step = group.step
-            self.new_steps_s += 0.0 if group.stepped_at is None else self.world.now - group.stepped_at
+            self.new_steps_s += step_s
         group.stepped_at = self.world.now
 
     def _last_steps(self, group: Group) -> list[float]:

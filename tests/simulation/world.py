@@ -61,6 +61,7 @@ class Rule(StrEnum):
     CHECKPOINTS_ONLY_GROW = "checkpoints only grow"
     PARTS_ARE_THE_WALL_TIME = "the parts of the job's time are the wall time"
     PRODUCTIVE_TIME_HAS_STEPS = "in productive time, steps are made for the first time"
+    COUNTED_STEPS_ARE_NOT_COMPARED = "steps that are counted are neither lost nor repeated, as far as is known"
     NO_BUSY_LOOP = "no busy loop"
     NO_ERROR = "no error"
 

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
+import understudy_torch
 from tests.cluster import Cluster
 from tests.ports import free_port
 from tests.unit.zygote.forking import Forking
 from understudy_launcher import events as e
+from understudy_launcher.step_page import StepFiles
+from understudy_launcher.zygote import ForkRequest
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -89,13 +92,49 @@ dist.destroy_process_group()
 """
 )
 
+RESUMES = (
+    HEAD
+    + """
+model = nn.Linear(4, 2)
+optimizer = getattr(torch.optim, os.environ["OPTIMIZER"])(model.parameters(), lr=0.1)
+if os.environ["OPTIMIZER"] == "Adam":
+    state = {"step": torch.tensor(10.0), "exp_avg": torch.zeros(1), "exp_avg_sq": torch.zeros(1)}
+    for weights in model.parameters():
+        optimizer.state[weights] = {name: value + torch.zeros_like(weights) if name != "step" else value.clone()
+                                    for name, value in state.items()}
+schedule = torch.optim.lr_scheduler.LinearLR(optimizer)
+for _ in range(5):
+    for _ in range(2):  # two batches a step
+        model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    schedule.step()
+with torch.no_grad():
+    model(torch.ones(1, 4))
+"""
+)
+COMPILED = (
+    HEAD
+    + """
+weights = nn.Parameter(torch.tensor(4.0))
+optimizer = torch.optim.SGD([weights], lr=torch.tensor(1.0), foreach=False)
+weights.grad = torch.tensor(1.0)
+step = torch.compile(optimizer.step, backend="eager")
+step()
+step()
+from torch._dynamo.utils import counters
+print(weights.item(), [reason.partition("\\n")[0] for reason in counters["graph_break"]])
+"""
+)
+
 
 @pytest.fixture(scope="module")
 def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forking]:
     """A zygote for train.py in the current folder."""
     with contextlib.chdir(tmp_path_factory.mktemp("zygote")):
         Path("train.py").touch()
-        env = {"PYTHONPATH": str(Cluster().torch_path), "OMP_NUM_THREADS": "2", "GLOO_SOCKET_IFNAME": "lo"}
+        path = f"{Cluster().torch_path}:{Path(understudy_torch.__file__).parents[1]}"
+        env = {"PYTHONPATH": path, "OMP_NUM_THREADS": "2", "GLOO_SOCKET_IFNAME": "lo"}
         forking = Forking(PYTHON, "train.py", preload=PRELOAD, env=env, limit_s=IMPORT_S)
         assert isinstance(forking.start, e.ZygoteReady), forking.start
         yield forking
@@ -135,6 +174,25 @@ def test_a_parallel_computation_does_not_hang(zygote: Forking) -> None:
 def test_each_fork_has_random_numbers_of_its_own(zygote: Forking) -> None:
     seen = {number for _ in range(3) for number in printed(zygote, RANDOM).split()}
     assert len(seen) == 9
+
+
+@pytest.mark.parametrize(("optimizer", "is_counted"), [("SGD", True), ("Adam", False)])
+def test_the_steps_of_an_optimizer_are_reported(zygote: Forking, optimizer: str, is_counted: bool) -> None:
+    # given a script that resumes after 10 steps, with a learning rate schedule, and makes 5 more
+    Path("train.py").write_text(RESUMES)
+    files = StepFiles(".")
+    (pid,) = zygote.zygote.fork({0: ForkRequest({"OPTIMIZER": optimizer}, files.inherited)}).values()
+    assert zygote.code(pid) == 0, zygote.said()
+    # then its steps are known, with Adam's own number, or counted
+    seen = files.page.read()
+    files.given()
+    files.close()
+    assert seen is not None
+    assert (seen.calls, seen.step, seen.is_counted) == (5, 5 if is_counted else 15, is_counted)
+
+
+def test_the_hook_does_not_interrupt_the_graph_of_a_compiled_optimizer(zygote: Forking) -> None:
+    assert printed(zygote, COMPILED) == "2.0 ['Call to `torch._dynamo.graph_break()`']\n"  # torch's own
 
 
 def test_a_process_group_over_gloo_runs_in_a_fork(zygote: Forking) -> None:

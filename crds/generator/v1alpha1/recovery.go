@@ -92,7 +92,7 @@ type Recovery struct {
 
 	// Steps that the training had made before the fault and made again after it, because
 	// they were newer than what it restored. Empty if the coordinator does not know both
-	// steps.
+	// steps, or if one of them is counted (progress.counted).
 	// +optional
 	LostSteps *int64 `json:"lostSteps,omitempty"`
 

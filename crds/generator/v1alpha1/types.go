@@ -477,6 +477,7 @@ type VolumeRetentionPolicy struct {
 // How the launcher starts the workers. The launcher is the first process of the
 // trainer container: it starts, stops and watches the workers of its pod.
 // +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'Torchrun' || !has(self.preload)",fieldPath=".preload",message="launcher.preload has no effect with mode Torchrun, whose workers are fresh processes: remove it, or set mode to Auto"
+// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'Torchrun' || !has(self.python)",fieldPath=".python",message="launcher.python has no effect with mode Torchrun, which /bin/sh starts: remove it, or set mode to Auto"
 type Launcher struct {
 	// How the trainer container's command runs. Auto: if it calls torchrun, it runs once
 	// in each pod, and the launcher runs the workers of that torchrun; else as Wrap.
@@ -521,13 +522,23 @@ type Launcher struct {
 
 	// Modules that the fork server imports before the first round. Modules that are not
 	// installed are skipped. Importing them may not start threads or use a GPU. Default:
-	// torch, torch.distributed, torch._dynamo and numpy.
+	// torch, torch.distributed, torch._dynamo and numpy, and after the first step of the
+	// first round the installed modules that its workers have imported.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=100
 	// +kubebuilder:validation:items:MaxLength=200
 	// +kubebuilder:validation:XValidation:rule="self.all(m, m.matches('^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*$'))",message="launcher.preload must be names of Python modules, such as torch.distributed: remove all other words"
 	Preload []string `json:"preload,omitempty"`
+
+	// Path of a Python 3.9 or newer in the trainer container's image, with which the
+	// launcher runs. Set it for an image without /bin/sh, or if the launcher is to run
+	// with another Python than the command. Default: the Python that the command names,
+	// else python3 or python on the PATH; /bin/sh looks for it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(/[A-Za-z0-9._+-]+)+$')",message="launcher.python must be the path of a Python in the image, such as /usr/bin/python3: correct it, or leave it out"
+	Python string `json:"python,omitempty"`
 
 	// Whether each line that a worker writes has its global rank as a prefix in the
 	// container's log: [rank 3]. Set it to false if a program reads the lines, for
@@ -668,27 +679,27 @@ type Faults struct {
 
 // Hang detection.
 type Hang struct {
-	// A worker hangs if it has called understudy_torch.step() in this round, and then
-	// does not call it for this time: a duration such as 90s, 10m or 1h. The pods' logs
-	// get the Python stacks of all workers, status names the slowest rank, and the job
-	// recovers as from a worker that fails. Set it well above the longest time between
-	// two steps, saves and evaluations included, because a longer pause counts as a hang.
-	// Disabled if unset.
+	// A worker hangs if it has made a step in this round, and then makes none for this
+	// time: a duration such as 90s, 10m or 1h. Steps are calls of understudy_torch.step(),
+	// or else those of a torch optimizer. The pods' logs get the Python stacks of all
+	// workers, status names the slowest rank, and the job recovers as from a worker that
+	// fails. Set it well above the longest time between two steps, saves and evaluations
+	// included, because a longer pause counts as a hang. Disabled if unset.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[1-9]')",message="faults.hang.stepTimeout must be a duration above zero in whole hours, minutes and seconds, such as 90s, 10m or 1h: longer than any time between two calls of step()"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[1-9]')",message="faults.hang.stepTimeout must be a duration above zero in whole hours, minutes and seconds, such as 90s, 10m or 1h: longer than any time between two steps"
 	StepTimeout string `json:"stepTimeout,omitempty"`
 
-	// A round hangs if none of its workers calls understudy_torch.step() within this time
-	// after the round was formed: a duration such as 10m or 1h, or 0s for never. The
-	// pods' logs get the Python stacks of all workers, status names the first suspect,
-	// and the job recovers as from a worker that fails. Set it well above the longest
-	// time to the first step, including the time to load the model and to compile. Do not
-	// set it for a script that never calls step(): each of its rounds is restarted after
-	// that time. If unset, no round hangs before its first step.
+	// A round hangs if none of its workers makes a step within this time after the round
+	// was formed: a duration such as 10m or 1h, or 0s for never. The pods' logs get the
+	// Python stacks of all workers, status names the first suspect, and the job recovers
+	// as from a worker that fails. Set it well above the longest time to the first step,
+	// including the time to load the model and to compile. Do not set it for a script
+	// that reports no steps: each of its rounds is restarted after that time. If unset, no
+	// round hangs before its first step.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[0-9]')",message="faults.hang.startTimeout must be a duration in whole hours, minutes and seconds, such as 0s, 10m or 1h: longer than any time from the start of a round to its first step()"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[0-9]')",message="faults.hang.startTimeout must be a duration in whole hours, minutes and seconds, such as 0s, 10m or 1h: longer than any time from the start of a round to its first step"
 	StartTimeout string `json:"startTimeout,omitempty"`
 }
 
@@ -1346,7 +1357,7 @@ type RecoveryStatus struct {
 
 	// Steps that the training had made before the fault and made again after it, because
 	// they were newer than what it restored. Empty if the coordinator does not know both
-	// steps.
+	// steps, or if one of them is counted (progress.counted).
 	// +optional
 	LostSteps *int32 `json:"lostSteps,omitempty"`
 }
@@ -1409,6 +1420,7 @@ type GoodputStatus struct {
 
 	// Effective training time ratio: productive time divided by wall time, until the
 	// newest step in progress. Empty before the first step, and if the script reports none.
+	// If repeatedUnknown is true, the ratio may be lower.
 	// +optional
 	ETTR *float64 `json:"ettr,omitempty"`
 
@@ -1428,9 +1440,14 @@ type GoodputStatus struct {
 	// +optional
 	Node string `json:"node,omitempty"`
 
-	// The newest step before the newest pause.
+	// The newest step before the newest pause. Empty if its number is not known.
 	// +optional
 	NewestStep *int64 `json:"newestStep,omitempty"`
+
+	// True if the training has made steps whose number is not known after a pause or a
+	// suspension (progress.counted). They count as productive, but may be repeated steps.
+	// +optional
+	RepeatedUnknown bool `json:"repeatedUnknown,omitempty"`
 
 	// What faults have cost, by fault and node: the parts detection, restart, capacity and
 	// repeated. Faults at the same time count once, for the first of them.
@@ -1516,7 +1533,7 @@ type LostTime struct {
 
 // Progress of the training.
 type Progress struct {
-	// The newest step that the workers reported.
+	// The newest step that the workers reported. Of the running round if counted is true.
 	// +optional
 	Step int64 `json:"step"`
 
@@ -1527,4 +1544,10 @@ type Progress struct {
 	// When the step was reported.
 	// +optional
 	At *metav1.MicroTime `json:"at,omitempty"`
+
+	// True if step counts from the start of the round, because the script does not call
+	// step(), and its optimizer has no number. Such steps are not compared with those of
+	// other rounds.
+	// +optional
+	Counted bool `json:"counted,omitempty"`
 }

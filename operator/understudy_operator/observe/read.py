@@ -258,6 +258,8 @@ def _trouble(status: kept_fields.PodStatus) -> str:
 
 
 _NOT_STARTED = ("StartError", "ContainerCannotRun")
+_SHELL = '"/bin/sh"'
+_NO_SHELL = "the image has no /bin/sh, which starts the launcher: set launcher.python to the path of the image's Python"
 
 
 def failure(status: PodStatus) -> str:
@@ -269,6 +271,8 @@ def failure(status: PodStatus) -> str:
     for name, end in _ends(status):
         if end.get("exitCode") and name != names.SIDECAR_CONTAINER:  # the sidecar's message is the close
             detail = _joined(end.get("reason", ""), end.get("message", ""))
+            if end.get("reason") in _NOT_STARTED and _SHELL in end.get("message", ""):
+                detail = f"{detail}; {_NO_SHELL}"
             return _joined(f"container {name} ended with exit code {end['exitCode']}", detail)
     return _joined("", status.get("message", ""))
 

@@ -147,6 +147,7 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
         on_sigterm=termination.get("onSigterm", "Auto"),
         host_network=any((group.pod_template.get("spec") or {}).get("hostNetwork") for group in groups),
         nologin_path=faults.get("nodeFile", ""),
+        python=launcher.get("python", ""),
         log_prefix=bool(launcher.get("logPrefix", True)),
         replica_groups=tuple(tuple(map(int, group)) for group in termination.get("replicaGroups", ())),
         step_timeout_s=seconds(faults.get("hang", {}).get("stepTimeout", "0s")),

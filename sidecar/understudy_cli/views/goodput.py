@@ -22,6 +22,10 @@ MEANINGS = {
 }
 NO_ACCOUNT = "no account: the job has no launcher, or the operator has not written its status yet"
 NO_STEPS = "productive time is not known: the script has reported no step. Call understudy_torch.step() in each step"
+REPEATED_UNKNOWN = (
+    "repeated steps are not known, and productive time may contain some: the steps of a round are counted from its "
+    "start. Call understudy_torch.step() in each step"
+)
 
 
 @dataclass(frozen=True)
@@ -107,14 +111,16 @@ def _row(job: Job, parts: Mapping[str, float]) -> GoodputRow:
         lost_seconds=round(lost_s, 3),
         other_seconds=round(wall_s - productive_s - lost_s, 3),
         part="" if part is None else part.value,
-        note=_note(parts),
+        note=_note(job, parts),
     )
 
 
-def _note(parts: Mapping[str, float]) -> str:
+def _note(job: Job, parts: Mapping[str, float]) -> str:
     if not parts:
         return NO_ACCOUNT
-    return NO_STEPS if parts[Part.WITHOUT_STEPS.field] else ""
+    if parts[Part.WITHOUT_STEPS.field]:
+        return NO_STEPS
+    return REPEATED_UNKNOWN if job.goodput is not None and job.goodput.is_repeated_unknown else ""
 
 
 def _parts(job: Job, now: float) -> Mapping[str, float]:

@@ -15,7 +15,10 @@ PODS = 50
 
 @dataclass(frozen=True)
 class JobRow:
-    """step: such as 120/5000. recoveries: of all strategies."""
+    """step: such as 120/5000, or `120 in round` if it is counted from the start of the round.
+
+    recoveries: of all strategies.
+    """
 
     namespace: str
     name: str
@@ -69,7 +72,6 @@ def job_rows(jobs: Iterable[Job], now: float) -> tuple[JobRow, ...]:
 
 
 def job_row(job: Job, now: float) -> JobRow:
-    total = "" if job.total_steps is None else f"/{job.total_steps}"
     return JobRow(
         namespace=job.namespace,
         name=job.name,
@@ -78,13 +80,21 @@ def job_row(job: Job, now: float) -> JobRow:
         ready=f"{job.members_ready}/{job.members_desired}",
         spares=f"{job.spares_ready}/{job.spares_desired}",
         round=NONE if job.round is None else str(job.round),
-        step=NONE if job.step is None else f"{job.step}{total}",
+        step=_step(job),
         recoveries=sum(job.recoveries_by_strategy),
         last_fault=_last_fault(job.last_recovery, now),
         age=age(job.created_at, now),
         coordinator=job.coordinator or NONE,
         target=job.target if job.kind == INJECTED_JOB else "",
     )
+
+
+def _step(job: Job) -> str:
+    if job.step is None:
+        return NONE
+    if job.is_step_counted:
+        return f"{job.step} in round"
+    return str(job.step) if job.total_steps is None else f"{job.step}/{job.total_steps}"
 
 
 def job_tree(

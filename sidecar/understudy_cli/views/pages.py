@@ -53,6 +53,7 @@ class JobLine:
     spares: str
     round: str
     step: int | None
+    is_step_counted: bool
     total_steps: int | None
     recoveries: int
     fault: str
@@ -241,6 +242,7 @@ def _job_line(job: Job) -> JobLine:
         spares=row.spares,
         round=row.round,
         step=job.step,
+        is_step_counted=job.is_step_counted,
         total_steps=job.total_steps,
         recoveries=row.recoveries,
         fault="" if last is None else f"{last.fault}{rank}",

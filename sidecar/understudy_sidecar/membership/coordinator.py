@@ -291,7 +291,7 @@ class Coordinator:
                 rollouts.on_replicas(state, member, message)
             case m.ConfigChangeAck():
                 config_change.on_config_change_ack(state, member, message, now)
-            case m.Port() | m.ForkFallback():
+            case m.Port() | m.ForkFallback() | m.Learned():
                 joining.on_pod_info(state, member, message)
             case m.Leaving():
                 leaving.on_leaving(state, member, message, now)

@@ -168,6 +168,7 @@ class CoordinatorState:
     quorum: Quorum = field(default_factory=Quorum)
     config_changes: ConfigChanges = field(default_factory=ConfigChanges)
     rollouts: dict[int, ReplicasReport] = field(default_factory=dict)  # by rank, by arrival; written by rollouts.py
+    learned_modules: tuple[str, ...] = ()  # written by preload.py
     ending: Ending = field(default_factory=Ending)
     heartbeat: int = 0  # number of the newest one
     now: float = 0.0  # of the event that is being handled

@@ -147,5 +147,5 @@ def _without_step(state: CoordinatorState, reports: dict[str, m.Hung], now: floa
     rank = (member.group_rank or 0) * state.shape.nproc_per_node + local_rank
     message = f"no step for {since_s:.0f} s since the start; first suspect: rank {rank} ({why})"
     if state.round.stepped == NO_ROUND:
-        message += "; unset faults.hang.startTimeout if the script never calls step()"
+        message += "; unset faults.hang.startTimeout if the script reports no steps"
     return HungWorker(member, Cause(rank, member.name, member.node, None, None, message), UNCERTAIN)

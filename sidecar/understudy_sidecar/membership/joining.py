@@ -16,6 +16,7 @@ from understudy_sidecar.membership import (
     eviction,
     faults,
     leaving,
+    preload,
     quorum,
     restoring,
     round_progress,
@@ -49,6 +50,8 @@ def on_join(state: CoordinatorState, link: int, join: m.Join, now: float) -> Non
     else:
         _admit(state, link, join, now)
     member = state.roster.by_link(link)
+    if member is not None:
+        preload.on_joined(state, member)
     if member is not None and join.leaving is not None:
         leaving.on_leaving(state, member, join.leaving, now)
     member = state.roster.by_link(link)
@@ -71,13 +74,15 @@ def on_dropped(state: CoordinatorState, link: int, silent: bool, now: float) -> 
         faults.lose_member(state, member, Fault.POD, "its connection ended", now)
 
 
-def on_pod_info(state: CoordinatorState, member: MemberRecord, message: m.Port | m.ForkFallback) -> None:
+def on_pod_info(state: CoordinatorState, member: MemberRecord, message: m.Port | m.ForkFallback | m.Learned) -> None:
     match message:
         case m.Port(port, store_port):
             member.master_port, member.store_port = port, store_port
         case m.ForkFallback(reason):
             member.starts_fresh = reason[:MAX_REASON_CHARS]
             state.notify_observers()
+        case m.Learned(modules):
+            preload.on_learned(state, modules)
 
 
 def on_disconnecting(state: CoordinatorState, member: MemberRecord, reason: str, now: float) -> None:

@@ -99,6 +99,8 @@ def _on_order(me: MemberState, message: object, now: float) -> None:
             member_workers.on_standby(me, token)
         case m.Drain() | m.WriteStacks() | m.BreakWorker() | m.Restore() if member_workers.has_ranks(me, message.token):
             _on_round_order(me, message, now)
+        case m.Preload(modules):
+            me.order(l.Preload(modules))
         case m.NodeVerdict() as verdict:
             _keep_verdict(me, verdict)
             me.log(f"node health verdict: {_describe(verdict)}")

@@ -72,6 +72,7 @@ class Workers:
     drained_until: float | None = None  # they have time to save until then, after a Drain; None: the round got none
     replicas: dict[int, m.Replicas] = field(default_factory=dict)  # the newest report of each rank that ran here
     fork_fallback_reason: str = ""  # why workers are not forked, as the launcher reports
+    learned_modules: tuple[str, ...] = ()  # by the fork server
 
 
 @dataclass

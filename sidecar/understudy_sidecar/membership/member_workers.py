@@ -38,6 +38,9 @@ def on_message(me: MemberState, message: object, now: float) -> None:
     match message:
         case l.ForkFallback(reason):
             _on_fork_fallback(me, reason)
+        case l.Learned(modules):
+            workers.learned_modules = modules
+            _send_learned(me)
         case l.NextPort(port, store_port):
             workers.master_port, workers.store_port = port, store_port
             me.send(m.Port(port, store_port))
@@ -53,8 +56,8 @@ def on_message(me: MemberState, message: object, now: float) -> None:
             me.send(m.Drained(token))
         case l.WorkerExited(token, local_rank, exit_code, signal, text, at, traceback) if token == workers.token:
             _on_failure(me, m.WorkerFailed(token, local_rank, exit_code, signal, text, at, traceback), now)
-        case l.Stepped(token, step, total, median_s, at, pause_s) if token == workers.token:
-            _on_step(me, m.Progress(token, step, total, median_s, at, pause_s))
+        case l.Stepped(token, step, total, median_s, at, pause_s, is_counted) if token == workers.token:
+            _on_step(me, m.Progress(token, step, total, median_s, at, pause_s, is_counted))
         case l.Hung(token, local_rank, step, at, silent_s) if token == workers.token:
             workers.hang_is_reported = True
             me.send(m.Hung(token, local_rank, step, at, silent_s))
@@ -77,6 +80,7 @@ def on_joined(me: MemberState) -> None:
         me.answer(replicas)
     if me.workers.fork_fallback_reason:
         me.send(m.ForkFallback(me.workers.fork_fallback_reason))
+    _send_learned(me)
 
 
 def offer_store(me: MemberState, term: Term) -> None:
@@ -182,6 +186,12 @@ def _on_step(me: MemberState, progress: m.Progress) -> None:
 def _on_fork_fallback(me: MemberState, reason: str) -> None:
     me.workers.fork_fallback_reason = reason
     me.send(m.ForkFallback(reason))
+
+
+def _send_learned(me: MemberState) -> None:
+    """One pod is enough: the workers of all ranks import the same, and rank 0 perhaps more."""
+    if me.workers.learned_modules and me.workers.group_rank == 0:
+        me.send(m.Learned(me.workers.learned_modules))
 
 
 def _stop(me: MemberState, reason: str) -> None:

@@ -178,8 +178,13 @@ class RecoveryLog:
         done = [counted(entry) if entry.round == round_number else entry for entry in self._done]
         self._done = deque(done, maxlen=MAX_RECOVERIES)
 
-    def begin_repeating(self, first_step: int) -> None:
-        """The round has made this step first. If steps were lost, it has to make them again."""
+    def begin_repeating(self, first_step: int | None) -> None:
+        """The round has made this step first. If steps were lost, it has to make them again. None: its number is not
+        known, and so is the time at which all are made again.
+        """
+        if first_step is None:
+            self._repeats_until = None
+            return
         lost = max((entry.lost_steps or 0 for entry in self.open), default=0)
         if lost:
             newest = first_step + lost - 1

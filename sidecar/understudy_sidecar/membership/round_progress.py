@@ -42,15 +42,13 @@ def on_step(state: CoordinatorState, member: MemberRecord, progress: m.Progress,
         state.notify_observers()
     state.backoff.on_step()
     state.steps.on_step(progress.median_step_s, now)
-    before, state.progress = state.progress, StepProgress(progress.step, progress.total, now)
+    before = state.progress
+    state.progress = StepProgress(progress.step, progress.total, now, progress.is_counted)
     if state.round.on_step(now):
-        restoring.on_first_step(state, progress.step)
-        if before is not None:
-            state.recovery_log.on_first_step(state.round.token.round, max(0, before.step - progress.step + 1))
-        state.recovery_log.begin_repeating(progress.step)
+        _on_first_step(state, before, state.progress)
         # Without it, a standby whose pod is not in the round would take an earlier step for the last one.
         state.config_changes.send_snapshot_later(now)
-    if state.recovery_log.on_progress(state.round.token.round, progress.step, now):
+    if not progress.is_counted and state.recovery_log.on_progress(state.round.token.round, progress.step, now):
         state.notify_observers()
     member.stepped = state.round.token
     if not state.recovery_log.awaits_step(state.round.token.round):
@@ -58,6 +56,17 @@ def on_step(state: CoordinatorState, member: MemberRecord, progress: m.Progress,
     measured = progress.pause_s if member.measures_pause else None
     if measured is not None or not any(x.measures_pause for x in state.roster.active_members()):
         _on_recovered(state, state.recovery_log.on_step(state.round.token.round, now, measured), now)
+
+
+def _on_first_step(state: CoordinatorState, before: StepProgress | None, first: StepProgress) -> None:
+    """Which steps were lost. Not known if the steps of one of the rounds are counted."""
+    if first.is_counted:
+        state.recovery_log.begin_repeating(None)
+        return
+    restoring.on_first_step(state, first.step)
+    if before is not None and not before.is_counted:
+        state.recovery_log.on_first_step(state.round.token.round, max(0, before.step - first.step + 1))
+    state.recovery_log.begin_repeating(first.step)
 
 
 def on_finished(state: CoordinatorState, member: MemberRecord) -> None:

@@ -13,7 +13,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 class Sequences(Dataset):
     def __len__(self):
-        return 1600
+        return 6400
 
     def __getitem__(self, index):
         tokens = (torch.arange(32) * (index % 7 + 1) + index) % 64
@@ -33,7 +33,7 @@ class PrintLoss(TrainerCallback):
 def main(folder):
     arguments = TrainingArguments(
         output_dir=folder,
-        max_steps=100,
+        max_steps=400,
         per_device_train_batch_size=8,
         learning_rate=1e-3,
         logging_steps=1,

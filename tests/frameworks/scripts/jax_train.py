@@ -3,7 +3,6 @@
 jax_train.py CHECKPOINT_FOLDER
 """
 
-import os
 import sys
 
 import jax
@@ -16,7 +15,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 STEPS = 100
 SAVE_EVERY = 10
 BATCH = 512
-PORT = 12355
 
 
 def predict(parameters, inputs):
@@ -24,11 +22,7 @@ def predict(parameters, inputs):
 
 
 def main(folder):
-    jax.distributed.initialize(
-        coordinator_address=f"{os.environ['MASTER_ADDR']}:{PORT}",
-        num_processes=int(os.environ["WORLD_SIZE"]),
-        process_id=int(os.environ["RANK"]),
-    )
+    jax.distributed.initialize()
     mesh = Mesh(jax.devices(), ("data",))
     replicated, by_sample = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
     optimizer = optax.adamw(1e-3)

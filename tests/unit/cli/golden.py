@@ -63,7 +63,13 @@ def _goodput() -> RenderableType:
 
 def _goodput_of_jobs() -> RenderableType:
     without_steps = samples.goodput(part="WithoutSteps", seconds={"starting": 60.0}, lost=[])
-    found = [samples.job(), samples.job("no-steps", goodput=without_steps), samples.job("no-launcher", goodput=None)]
+    counted = samples.goodput(repeatedUnknown=True)
+    found = [
+        samples.job(),
+        samples.job("no-steps", goodput=without_steps),
+        samples.job("no-launcher", goodput=None),
+        samples.job("counted-steps", goodput=counted),
+    ]
     return render.goodputs(goodput.goodput_rows(map(read_job, found), samples.NOW), all_namespaces=False)
 
 

@@ -213,6 +213,17 @@ def test_a_job_without_steps_has_no_ratio_and_a_note() -> None:
     assert (row.ettr, row.productive_seconds, row.note) == (None, 0.0, goodput.NO_STEPS)
 
 
+def test_an_account_that_does_not_know_repeated_steps_has_a_note() -> None:
+    (row,) = goodput.goodput_rows([job(goodput=samples.goodput(repeatedUnknown=True))], samples.NOW)
+    assert (row.ettr, row.note) == (0.9351, goodput.REPEATED_UNKNOWN)
+
+
+def test_a_step_that_is_counted_is_shown_as_one_of_its_round() -> None:
+    counted = job(progress={"step": 12, "counted": True, "at": "2026-11-20T11:59:59.500000Z"})
+    (row,) = jobs.job_rows([counted], samples.NOW)
+    assert row.step == "12 in round"
+
+
 @pytest.mark.parametrize("wrong", [{"part": "Idle"}, {"since": 7}, {"since": "no time"}])
 def test_an_account_that_cannot_be_read_is_none(wrong: dict[str, Any]) -> None:
     assert job(goodput=samples.goodput(**wrong)).goodput is None

@@ -116,8 +116,8 @@ def test_a_shell_script_that_the_command_names_is_read(tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     script.write_text("#!/bin/sh\nset -e\nexec torchrun train.py\n")
     script.chmod(0o755)
-    assert calls_torchrun(["bash", str(script), "x"])
-    assert calls_torchrun([str(script)])
+    assert calls_torchrun(["bash", str(script), "x"], {})
+    assert calls_torchrun([str(script)], {})
 
 
 @pytest.mark.parametrize(
@@ -132,15 +132,15 @@ def test_a_shell_script_that_the_command_names_is_read(tmp_path: Path) -> None:
 def test_a_file_that_calls_no_torchrun_is_none(tmp_path: Path, content: bytes) -> None:
     script = tmp_path / "run.sh"
     script.write_bytes(content)
-    assert not calls_torchrun(["bash", str(script)])
+    assert not calls_torchrun(["bash", str(script)], {})
 
 
 def test_a_python_script_is_not_read_even_with_a_shebang(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(f"#!{sys.executable}\n# like torchrun train.py\nrun = 'torchrun train.py'\n")
     script.chmod(0o755)
-    assert not calls_torchrun([sys.executable, str(script)])
-    assert not calls_torchrun([str(script)])
+    assert not calls_torchrun([sys.executable, str(script)], {})
+    assert not calls_torchrun([str(script)], {})
 
 
 def test_the_installed_program_torchrun_is_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,6 +148,79 @@ def test_the_installed_program_torchrun_is_torchrun(tmp_path: Path, monkeypatch:
     program.write_text(f"#!{sys.executable}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert calls_torchrun(["torchrun", "train.py"])
-    assert calls_torchrun([str(program), "train.py"])
-    assert not calls_torchrun([])
+    assert calls_torchrun(["torchrun", "train.py"], {})
+    assert calls_torchrun([str(program), "train.py"], {})
+    assert not calls_torchrun([], {})
+
+
+# accelerate's configuration -------------------------------------------------------------------------------------------
+
+YAML = "compute_environment: LOCAL_MACHINE\ndistributed_type: {}\nmachine_rank: 0\nnum_processes: 8\n"
+
+
+@pytest.mark.parametrize(
+    "kind", ["MULTI_GPU", "MULTI_XPU", "FSDP", "DEEPSPEED", "'MEGATRON_LM'"], ids=lambda kind: kind.strip("'")
+)
+def test_the_default_configuration_of_accelerate_is_read(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "accelerate"
+    folder.mkdir()
+    (folder / "default_config.yaml").write_text(YAML.format(kind))
+    assert calls_torchrun(["accelerate", "launch", "train.py"], {"HF_HOME": str(tmp_path)})
+    assert calls_torchrun(["python", "-m", "accelerate.commands.launch", "train.py"], {"HF_HOME": str(tmp_path)})
+    assert not calls_torchrun(["accelerate", "launch", "--cpu", "train.py"], {"HF_HOME": str(tmp_path)})
+    assert not calls_torchrun(["accelerate", "launch", "train.py"], {"HF_HOME": str(tmp_path / "other")})
+
+
+@pytest.mark.parametrize("cache", ["{home}/.cache", "{home}/xdg"])
+def test_its_folder_follows_the_variables_as_accelerate_does(tmp_path: Path, cache: str) -> None:
+    folder = Path(cache.format(home=tmp_path)) / "huggingface" / "accelerate"
+    folder.mkdir(parents=True)
+    (folder / "default_config.yaml").write_text(YAML.format("FSDP"))
+    env = {"HOME": str(tmp_path)} | ({"XDG_CACHE_HOME": "~/xdg"} if "xdg" in cache else {})
+    assert calls_torchrun(["accelerate", "launch", "train.py"], env)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "accelerate launch --config_file accelerate.yaml train.py",
+        "accelerate launch --config-file=accelerate.yaml train.py --config_file other.yaml",
+        "bash -c|pip install x && accelerate launch --config_file $HERE/accelerate.yaml train.py",
+        'bash -c|cd . && exec accelerate launch --config_file "${HERE}/accelerate.yaml" train.py',
+        "bash run.sh",
+    ],
+)
+def test_a_named_configuration_of_accelerate_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "accelerate.yaml").write_text(YAML.format("MULTI_GPU"))
+    (tmp_path / "run.sh").write_text("accelerate launch \\\n  --config_file accelerate.yaml train.py")
+    words = command.replace("|", " | ").split(" | ") if "|" in command else command.split()
+    words = [*words[0].split(), *words[1:]]
+    assert calls_torchrun(words, {"HERE": "."})
+    (tmp_path / "accelerate.yaml").write_text(YAML.format("MULTI_CPU"))
+    assert not calls_torchrun(words, {"HERE": "."})
+
+
+@pytest.mark.parametrize(
+    ("content", "calls"),
+    [
+        ('{"distributed_type": "MULTI_GPU", "num_processes": 2}', True),
+        ('{\n  "compute_environment": "LOCAL_MACHINE",\n  "distributed_type": "FSDP"\n}', True),
+        ("distributed_type: NO", False),
+        ("distributed_type: XLA", False),
+        ("# distributed_type: MULTI_GPU", False),
+        ("fsdp_config:\n  fsdp_version: 2\n", False),
+        ("\n" * 500_000 + ",{ " * 100_000, False),
+    ],
+)
+def test_its_type_decides_whether_accelerate_calls_torchrun(tmp_path: Path, content: str, calls: bool) -> None:
+    path = tmp_path / "accelerate.json"
+    path.write_text(content)
+    assert calls_torchrun(["accelerate", "launch", "--config_file", str(path), "train.py"], {}) is calls
+
+
+def test_a_configuration_that_does_not_exist_or_is_a_folder_calls_nothing(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing.yaml"):
+        assert not calls_torchrun(["accelerate", "launch", "--config_file", str(path), "train.py"], {})

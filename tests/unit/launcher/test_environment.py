@@ -73,7 +73,12 @@ def test_a_worker_does_not_get_the_pods_internal_variables() -> None:
     constants = {constant for constant in vars(pod) if constant.startswith("ENV_")} - torchruns
     internal = {getattr(pod, constant): "x" for constant in constants}
     for_workers = {pod.ENV_ROLLOUTS, pod.ENV_ROLLOUTS_SOCKET, pod.ENV_ROLLOUT_TOKEN_FILE, pod.ENV_START_TIMEOUT}
-    assert internal.keys() & env(internal).keys() == {pod.ENV_ROUND, pod.ENV_STEP_FD} | for_workers
+    assert internal.keys() & env(internal).keys() == {
+        pod.ENV_ROUND,
+        pod.ENV_STEP_FD,
+        pod.ENV_AUTOMATIC_STEPS,
+        *for_workers,
+    }
 
 
 def test_a_worker_gets_the_number_of_its_file_for_snapshots() -> None:

@@ -58,9 +58,15 @@ def test_the_command_writes_the_launcher_the_entry_scripts_and_the_workers_packa
         "python/understudy_torch/stacks.py",
         "python/understudy_zygote/__init__.py",
         "python/understudy_zygote/__main__.py",
+        "python/understudy_zygote/build_locks.py",
+        "python/understudy_zygote/jax_cluster.py",
         "python/understudy_zygote/child.py",
         "python/understudy_zygote/early_variables.py",
         "python/understudy_zygote/fitness.py",
+        "python/understudy_zygote/import_record.py",
+        "python/understudy_zygote/learning.py",
+        "python/understudy_zygote/on_import.py",
+        "python/understudy_zygote/optimizer_steps.py",
         "python/understudy_zygote/script.py",
         "python/understudy_zygote/serve.py",
         "python/understudy_zygote/store.py",
@@ -68,6 +74,17 @@ def test_the_command_writes_the_launcher_the_entry_scripts_and_the_workers_packa
     for stub in ("launch", "launch-torchrun", "with-understudy"):
         assert (destination / stub).stat().st_mode & 0o777 == 0o755
     assert (destination / "launcher.pyz").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_python_that_is_too_old_names_the_field_that_chooses_another_one(packaged: Path) -> None:
+    run = "import runpy, sys; sys.version_info = (3, 8, 20); runpy.run_path(sys.argv[1], run_name='__main__')"
+    command = [sys.executable, "-c", run, str(packaged / "launcher.pyz")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 127
+    assert done.stderr == (
+        f"understudy launcher: the launcher needs Python >= 3.9, and {sys.executable} is Python 3.8: set "
+        "`launcher.python` to the path of a newer one.\n"
+    )
 
 
 def test_the_same_sources_give_the_same_bytes(tmp_path: Path, packaged: Path) -> None:

@@ -111,7 +111,7 @@ def test_an_image_without_a_new_enough_python_is_rejected_with_the_fix(launch: L
     assert launched.err == (
         'understudy launch: the command "python3" needs Python >= 3.9 in this container\'s image to run the launcher; '
         "tried: python3 (older than 3.9, or broken) python (not found). "
-        "Add one to the image's PATH, or remove `launcher` from the job's spec.\n"
+        "Add one to the image's PATH, or set `launcher.python` to its path.\n"
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.unit.launcher.driven import PORT, Driven, start, steps, token
 from understudy_launcher import events as e
 from understudy_protocol import launcher as m
@@ -47,6 +49,19 @@ def test_the_newest_step_before_the_round_is_reported() -> None:
         (report,) = driven.do(e.SnapshotsRead(token(number), ()))
         assert report == e.Report(m.WorkersStarted(token(number), SavedSteps((), 8)))
         replaced(driven, number + 1)
+
+
+def test_a_step_that_is_counted_from_the_start_of_its_round_is_not_the_newest_step() -> None:
+    # given a round after one that has made step 8
+    driven = with_snapshots()
+    driven.do(steps(8))
+    replaced(driven, 1)
+    # when it counts its steps
+    driven.do(replace(steps(3), is_counted=True), replace(steps(2, rank=1), is_counted=True))
+    replaced(driven, 2)
+    # then the newest step is not known
+    (report,) = driven.do(e.SnapshotsRead(token(2), ()))
+    assert report == e.Report(m.WorkersStarted(token(2), SavedSteps((), None)))
 
 
 def test_snapshots_that_were_read_for_an_older_round_are_not_reported() -> None:

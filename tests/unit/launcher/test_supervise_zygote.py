@@ -121,6 +121,15 @@ def test_a_zygote_that_became_unfit_is_not_replaced() -> None:
     assert spawned(driven.do(start())) == [False]
 
 
+def test_workers_outlive_a_second_zygote_without_workers_and_the_first_one_creates_the_next_store() -> None:
+    driven = ready()
+    driven.do(start())
+    driven.do(e.StoreReady(NEXT_STORE))
+    effects = driven.do(e.SecondZygoteLost("it has ended"))
+    assert effects == [e.MakeStore((NEXT_STORE,)), e.Report(m.NextPort(PORT, 0))]
+    assert driven.phase is Phase.RUNNING
+
+
 # Why workers are not forked -------------------------------------------------------------------------------------------
 
 

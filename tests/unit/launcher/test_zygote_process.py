@@ -11,7 +11,15 @@ import pytest
 
 from tests.unit.launcher.fake_sidecar import TRAINER_PYTHON, Launched, alive, children, round_, wait_for, zombies
 from understudy_protocol import pod
-from understudy_protocol.launcher import ExitLauncher, StartWorkers, WorkerExited, WorkersFinished, WorkersStarted
+from understudy_protocol.launcher import (
+    ExitLauncher,
+    Learned,
+    Preload,
+    StartWorkers,
+    WorkerExited,
+    WorkersFinished,
+    WorkersStarted,
+)
 
 Launch = Callable[..., Launched]
 
@@ -149,3 +157,76 @@ def test_an_unknown_setting_is_rejected(launch: Launch) -> None:
     launched = launch(TRAINER_PYTHON, "-c", "", **{pod.ENV_ZYGOTE: "perhaps"})
     assert launched.wait() == 78
     assert "UNDERSTUDY_ZYGOTE='perhaps': expected true or false" in launched.err
+
+
+#: Its worker writes which of its modules were imported before the script, imports them, and makes a step.
+LEARNING = """
+import os, sys, time
+with open(os.environ["HERE"] + "/had-" + os.environ["UNDERSTUDY_ROUND"].rpartition(".")[2], "w") as file:
+    file.write(str("sqlite3" in sys.modules))
+import sqlite3, wave
+from understudy_torch import step
+step(1)
+time.sleep(600)
+"""
+
+
+def test_the_workers_of_the_next_round_have_the_modules_that_the_first_ones_import(
+    launch: Launch, folder: Path
+) -> None:
+    # given a script whose first worker has made a step
+    (folder / "train.py").write_text(LEARNING)
+    launched = launch("python3", str(folder / "train.py"))
+    launched.join()
+    launched.sidecar.send(round_(0))
+    # when the fork server has learned its modules
+    modules = launched.sidecar.expect(Learned).modules
+    # then they are reported, and the next worker has them from the start
+    assert "sqlite3" in modules
+    assert not [name for name in modules if name.startswith("understudy")]
+    launched.sidecar.send(round_(1))
+    wait_for((folder / "had-1").exists, "the second round")
+    wait_for((folder / "had-1").read_text, "its output")
+    assert [(folder / f"had-{number}").read_text() for number in range(2)] == ["False", "True"]
+
+
+def test_the_fork_server_of_a_spare_imports_what_another_pod_has_learned(launch: Launch, folder: Path) -> None:
+    (folder / "train.py").write_text(LEARNING)
+    launched = launch("python3", str(folder / "train.py"))
+    launched.join()
+    launched.sidecar.send(Preload(("sqlite3",)))
+    assert launched.sidecar.expect(Learned).modules == ("sqlite3",)
+    launched.sidecar.send(round_(0))
+    wait_for(lambda: (folder / "had-0").exists() and (folder / "had-0").read_text(), "the first round")
+    assert (folder / "had-0").read_text() == "True"
+
+
+def fork_servers_of(zygote: int) -> list[int]:
+    """Its forks that are fork servers too: workers have the name of Python."""
+    return [pid for pid in children(zygote) if Path(f"/proc/{pid}/comm").read_text() == "zygote\n"]
+
+
+def test_workers_outlive_a_fork_server_with_learned_modules_that_ends_before_its_first_fork(
+    launch: Launch, folder: Path
+) -> None:
+    # given a worker, and a second fork server that has learned its modules
+    (folder / "train.py").write_text(SCRIPT.replace("time.sleep(600)", LEARNING))
+    launched = launch("python3", str(folder / "train.py"))
+    launched.join()
+    launched.sidecar.send(round_(0))
+    (worker,) = launched.pids("pids-0", 1)
+    launched.sidecar.expect(Learned)
+    first = zygote_of(launched)
+    (second,) = fork_servers_of(first)
+    # when the second one is killed
+    os.kill(second, signal.SIGKILL)
+    # then the log says it in one line, and the worker lives
+    launched.says("the fork server with the learned modules has ended before it forked a worker (it has ended)")
+    assert alive(worker)
+    # and the first one forks the next worker, without the learned modules
+    launched.sidecar.send(round_(1))
+    (next_worker,) = launched.pids("pids-1", 1)
+    assert next_worker in children(first)
+    wait_for(lambda: (folder / "had-1").exists() and (folder / "had-1").read_text(), "its imports")
+    assert (folder / "had-1").read_text() == "False"
+    assert WorkerExited not in map(type, launched.sidecar.heard)

@@ -36,6 +36,8 @@ def test_the_headline_has_the_round_and_the_step() -> None:
         "understudy local  Running  round 2  step 7/100  1:05"
     )
     assert "step 7 " in headline(status, snapshot(progress=StepProgress(7, None, 1.0)), 1.0)
+    counted = StepProgress(7, None, 1.0, is_counted=True)
+    assert "step 7 in round " in headline(status, snapshot(progress=counted), 1.0)
 
 
 def test_the_headline_has_the_reason_for_a_wait() -> None:

@@ -343,6 +343,7 @@ def torchrun_mode(text: str) -> Callable[[Raw], object]:
             annotated("min-world-size", "8"),
             "is now named understudy.dev/min-pods: rename it, and set it to the number of pods to shrink to",
         ),
+        ("job", annotated("python", "python3"), "set it to the path of a Python in the image"),
         ("jobset", torchrun_mode("torchrun --rdzv-backend=c10d t.py"), "has --rdzv-backend=c10d"),
         ("jobset", torchrun_mode("torchrun --standalone t.py"), "has --standalone"),
         (
@@ -358,6 +359,14 @@ def test_a_pod_that_cannot_be_injected_is_declined_with_the_fix(
     with pytest.raises(Objection) as refused:
         injected(changed(name, change))
     assert message in str(refused.value)
+
+
+def test_with_a_python_the_launcher_needs_no_shell_and_a_second_injection_adds_nothing() -> None:
+    once = injected(changed("job", annotated("python", "/usr/bin/python3"))).pod
+    trainer = once["metadata"]["annotations"][names.ANNOTATION_TRAINER_CONTAINER]
+    command = container(once, trainer)["command"]
+    assert command[:6] == ["/usr/bin/python3", "-I", "-S", "-u", "/understudy/launcher.pyz", "--"]
+    assert container(injected(once).pod, trainer)["command"] == command
 
 
 @pytest.mark.parametrize(

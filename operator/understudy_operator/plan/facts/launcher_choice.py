@@ -77,7 +77,8 @@ def choose_launcher(name: str, spec: Raw, annotations: Mapping[str, str]) -> Lau
         return LauncherChoice(LauncherReason.NOT_POSSIBLE, message, fields)
     message = (
         "launcher is unset, so the job has the default launcher {}: after a fault, workers restart in place, and "
-        "single pods are replaced. The image needs /bin/sh and Python 3.9. For the behavior of a JobSet, create the "
+        "single pods are replaced. The image needs Python 3.9 and /bin/sh; without /bin/sh, create the job with "
+        "launcher.python, the path of its Python. For the behavior of a JobSet, create the "
         f'job with the annotation {ANNOTATION_JOBSET_COMPATIBLE}: "true"'
     )
     return LauncherChoice(LauncherReason.DEFAULTED, message, fields)

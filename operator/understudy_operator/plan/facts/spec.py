@@ -192,6 +192,7 @@ class World:
     zygote: bool = True
     preload: tuple[str, ...] | None = None  # None: the launcher's default
     on_sigterm: str = "Auto"
+    python: str = ""  # runs the launcher; "": the entry script finds one
     log_prefix: bool = True
     warmup: tuple[str, ...] = ()  # command that a spare runs once while it waits; empty: none
     host_network: bool = False  # whether its pods have hostNetwork

@@ -147,6 +147,7 @@ class ProgressStatus(Record, frozen=True):
     step: Signed = msgspec.field(default_factory=int)
     total: Signed | None = None
     at: Time | None = None
+    is_counted: bool = msgspec.field(default=False, name="counted")  # from the start of the round
 
 
 class PartSeconds(Record, frozen=True):
@@ -194,7 +195,8 @@ class Goodput(Record, frozen=True, kw_only=True):
     ranks: Count = 0
     fault: Fault | None = None  # the cause of the part
     node: str = ""
-    newest_step: Signed | None = None  # before the newest pause
+    newest_step: Signed | None = None  # before the newest pause; None: not known
+    is_repeated_unknown: bool = msgspec.field(default=False, name="repeatedUnknown")
     lost: tuple[LostTime, ...] = ()
 
     @property

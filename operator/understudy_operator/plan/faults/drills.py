@@ -144,7 +144,7 @@ def _refusal(observed: Observed, request: _Request, now: float) -> str:
     if request.drill is Drill.HANG and not job.world.step_timeout_s:
         return "nothing would detect the hang: set faults.hang.stepTimeout"
     if request.drill is Drill.HANG and snapshot.progress is None:
-        return "nothing would detect the hang: the script does not call understudy_torch.step()"
+        return "nothing would detect the hang: the script reports no steps. Call understudy_torch.step() in each step"
     return ""
 
 

@@ -120,8 +120,8 @@ def _change(
     log_format: str,
     host_port: int | None,
 ) -> tuple[str, ...]:
-    stubs = (names.LAUNCHER_SCRIPT, names.TORCHRUN_SCRIPT)
-    launched = any(f"{names.SHARED_FOLDER}/{stub}" in trainer.get("command", ()) for stub in stubs)
+    entries = (names.LAUNCHER_SCRIPT, names.TORCHRUN_SCRIPT, names.LAUNCHER_ZIPAPP)
+    launched = any(f"{names.SHARED_FOLDER}/{entry}" in trainer.get("command", ()) for entry in entries)
     alone = settings.launcher == NONE
     mode = settings.launcher if launched or alone else command.choose_launcher_mode(trainer, settings)
     nproc = settings.nproc_per_node or 1 if launched or alone else command.nproc_of(trainer, settings, mode)

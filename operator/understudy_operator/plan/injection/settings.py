@@ -84,6 +84,11 @@ def read_injection_settings(annotations: Mapping[str, str]) -> InjectionSettings
         except ValueError:
             raise Objection(f"annotation {key} is {annotations[key]!r}: set it to {expected}") from None
         (own if target in _OWN else world)[target] = value
+    if "python" in world and own.get("launcher") in (TORCHRUN, NONE):
+        raise Objection(
+            f"annotation {PREFIX}python has no effect with {PREFIX}launcher: {own['launcher']}, which /bin/sh starts: "
+            "remove one of them"
+        )
     return InjectionSettings(**own, world=world)
 
 
@@ -170,6 +175,12 @@ def _path(text: str) -> str:
     return text
 
 
+def _program(text: str) -> str:
+    if not re.fullmatch(r"(/[A-Za-z0-9._+-]+)+", text):  # as in the CRD
+        raise ValueError(text)
+    return text
+
+
 def _modules(text: str) -> tuple[str, ...]:
     return tuple(part for part in (part.strip() for part in text.split(",")) if part)
 
@@ -188,6 +199,7 @@ _TABLE: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "min-pods": ("min_pods", _number(1), "the number of pods to shrink to, 1 or more"),
     "fork-server": ("zygote", _boolean, "true or false"),
     "preload": ("preload", _modules, "names of modules, separated by commas"),
+    "python": ("python", _program, "the path of a Python in the image, such as /usr/bin/python3"),
     "log-prefix": ("log_prefix", _boolean, "true or false"),
     "on-sigterm": ("on_sigterm", _one_of("Auto", "Always", "Never"), "Auto, Always or Never"),
     "node-file": ("nologin_path", _path, "a file in a folder of the node, such as /run/nologin"),

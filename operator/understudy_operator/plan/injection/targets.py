@@ -21,7 +21,7 @@ from understudy_operator.plan.injection.settings import (
     wants_injection,
 )
 from understudy_operator.plan.intents import Event
-from understudy_operator.plan.manifests.pods import ENTRY_SCRIPT_WORDS
+from understudy_operator.plan.manifests.pods import command_of
 from understudy_protocol import pod as names
 from understudy_protocol.pod import PodGroup
 
@@ -134,7 +134,7 @@ def _trainer_of(pod: Raw) -> Raw:
     """The trainer container of an injected pod, with the command that the user wrote."""
     name = pod["metadata"].get("annotations", {}).get(names.ANNOTATION_TRAINER_CONTAINER, "")
     trainer: Raw = next((x for x in pod["spec"].get("containers", ()) if x.get("name") == name), {})
-    return {"command": list(trainer.get("command") or ())[ENTRY_SCRIPT_WORDS:], "args": trainer.get("args")}
+    return {"command": command_of(trainer), "args": trainer.get("args")}
 
 
 def _settings_of_torchrun(pod: Raw) -> dict[str, str]:

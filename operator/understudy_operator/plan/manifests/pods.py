@@ -30,8 +30,8 @@ from understudy_protocol import pod as names
 from understudy_protocol.logs import ENV_FORMAT, TEXT
 
 DEFAULT_GRACE_S = 30
-#: Words of a wrapped command before the user's: /bin/sh and an entry script.
-ENTRY_SCRIPT_WORDS = 2
+#: Words of a wrapped command before the user's: /bin/sh and an entry script; or Python, options, the launcher and `--`.
+_ENTRY_SCRIPT_WORDS, _PYTHON_WORDS = 2, 6
 #: What the launcher and the sidecar assume for a variable that is not set.
 _DEFAULTS = {
     names.ENV_SHARED_FOLDER: names.SHARED_FOLDER,
@@ -196,8 +196,7 @@ def _node_volume(job: Job) -> list[dict[str, Any]]:
 
 def wrap(trainer: dict[str, Any], job: Job, place: PodPosition | None, grace_s: int) -> None:
     torchrun = job.world.mode == TORCHRUN
-    stub = names.TORCHRUN_SCRIPT if torchrun else names.LAUNCHER_SCRIPT
-    trainer["command"] = ["/bin/sh", f"{names.SHARED_FOLDER}/{stub}", *trainer["command"]]
+    trainer["command"] = [*_entry(job), *trainer["command"]]
     variables = [
         _env(names.ENV_NPROC, str(job.world.nproc_per_node)),
         *_unless_default(names.ENV_GRACE, str(grace_s)),
@@ -216,6 +215,22 @@ def wrap(trainer: dict[str, Any], job: Job, place: PodPosition | None, grace_s: 
     variable_names = {variable["name"] for variable in variables} | _DEFAULTS.keys()
     trainer["env"] = [*(v for v in trainer.get("env", []) if v["name"] not in variable_names), *variables]
     trainer.setdefault("volumeMounts", []).append({"name": names.SHARED_VOLUME, "mountPath": names.SHARED_FOLDER})
+
+
+def command_of(trainer: Mapping[str, Any]) -> list[str]:
+    """The user's command of a container that `wrap` has changed."""
+    words = list(trainer.get("command") or ())
+    runs_launcher = f"{names.SHARED_FOLDER}/{names.LAUNCHER_ZIPAPP}" in words[:_PYTHON_WORDS]
+    return words[_PYTHON_WORDS if runs_launcher else _ENTRY_SCRIPT_WORDS :]
+
+
+def _entry(job: Job) -> list[str]:
+    """The words before the user's command. The options of Python are those that the entry script uses."""
+    if job.world.mode == TORCHRUN:
+        return ["/bin/sh", f"{names.SHARED_FOLDER}/{names.TORCHRUN_SCRIPT}"]
+    if job.world.python:
+        return [job.world.python, "-I", "-S", "-u", f"{names.SHARED_FOLDER}/{names.LAUNCHER_ZIPAPP}", "--"]
+    return ["/bin/sh", f"{names.SHARED_FOLDER}/{names.LAUNCHER_SCRIPT}"]
 
 
 def _for_launcher(job: Job) -> list[dict[str, Any]]:

@@ -65,7 +65,11 @@ def plain_variables(trainer: dict[str, Any]) -> dict[str, str]:
     """The trainer container's variables with a value in the manifest, without the operator's own."""
     variables = trainer.get("env", ())
     plain = {variable["name"]: str(variable.get("value", "")) for variable in variables if "valueFrom" not in variable}
-    return {name: value for name, value in plain.items() if not name.startswith(names.VARIABLES_PREFIX)}
+    return {name: value for name, value in plain.items() if not _is_the_operators(name)}
+
+
+def _is_the_operators(name: str) -> bool:
+    return name.startswith(names.VARIABLES_PREFIX) and name != names.ENV_AUTOMATIC_STEPS
 
 
 def launcher_of(pool: Pool) -> PoolLauncher:

@@ -15,7 +15,7 @@ from understudy_operator.plan.facts.host_ports import without_host_ports
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.pool_facts import Pool
 from understudy_operator.plan.facts.trainer import AUTO, TORCHRUN, WRAP, words_of
-from understudy_operator.plan.manifests.pods import ENTRY_SCRIPT_WORDS, pod_manifest, trainer_of
+from understudy_operator.plan.manifests.pods import command_of, pod_manifest, trainer_of
 from understudy_operator.plan.manifests.warm_spare_pods import launcher_of, plain_variables, warm_spec
 from understudy_protocol import pod as names
 from understudy_protocol.command_words import calls_torchrun
@@ -71,6 +71,7 @@ def _settings(job: Job, pool: Pool) -> Iterator[tuple[str, Any, Any]]:
     yield "launcher.nprocPerNode", world.nproc_per_node, launcher.nproc_per_node
     yield "launcher.forkServer", world.zygote, launcher.zygote
     yield "launcher.preload", _listed(world.preload), _listed(launcher.preload)
+    yield "launcher.python", world.python, ""
     yield "launcher.logPrefix", world.log_prefix, True
     yield "termination.onSigterm", world.on_sigterm, "Auto"
     yield "faults.nodeFile", world.nologin_path, ""
@@ -99,7 +100,7 @@ def _grace(seconds: float | None) -> str:
 
 def _words(trainer: Raw) -> list[str]:
     """The user's command with its arguments, without the launcher's entry script in front of it."""
-    return [*trainer["command"][ENTRY_SCRIPT_WORDS:], *trainer.get("args", ())]
+    return [*command_of(trainer), *trainer.get("args", ())]
 
 
 def _compared(spec: Raw, trainer: Raw) -> dict[str, Any]:

@@ -14,6 +14,8 @@ Rules:
   Otherwise the time from the newest step in status to the fault is Unknown. So no pause counts as productive.
 - Recoveries that ended while no operator ran, and that no coordinator reports any more, appear in the counts alone:
   the time in which they must have been is Unknown.
+- Steps that are counted from the start of their round are new steps: their numbers show neither what was lost nor what
+  is repeated. From the first such step after a pause on, the account says that repeated steps are unknown.
 - The time before the first step is Starting, and after a suspension too. If all workers run before the first step, the
   script may be one that reports none: their time is WithoutSteps, until a step shows that it was Starting.
 - What faults have cost is the time of all workers: GPU-seconds, or rank-seconds without GPUs.
@@ -32,6 +34,7 @@ from understudy_operator.plan.facts.status import (
     JobStatus,
     LostTime,
     PartSeconds,
+    ProgressStatus,
     RecoveryStatus,
     StrategyCounts,
 )
@@ -118,14 +121,14 @@ class _Facts:
         self.status, self.before = status, before
         progress = None if self.snapshot is None else self.snapshot.progress
         if progress is not None:
-            progress = StepProgress(progress.step, progress.total, _as_in_status(progress.at))
+            progress = StepProgress(progress.step, progress.total, _as_in_status(progress.at), progress.is_counted)
         self.progress = progress
         since_step = None if self.snapshot is None else self.snapshot.stepping_since
         self.stepping_since = None if since_step is None else _as_in_status(since_step)
         recorded = [] if before.progress is None or before.progress.at is None else [parse_time(before.progress.at)]
         self.recorded_step_at = max(recorded, default=None)
-        steps = [x.step for x in (before.progress, progress) if x is not None]
-        self.newest_step = max(steps, default=None)
+        self.has_stepped_before = before.progress is not None
+        self.steps = [x for x in (before.progress, progress) if x is not None]
         self.has_steps = status.progress is not None
         recoveries = () if self.snapshot is None else self.snapshot.recoveries
         reported: dict[str, Recovery] = {micro_time(x.detected_at): x for x in recoveries}
@@ -224,7 +227,7 @@ class _Account:
         self._cause = None if before.fault is None else (before.fault, before.node)
         self._lost = {(entry.fault, entry.node): entry for entry in before.lost}
         self._size = TrainingSize(before.gpus, before.ranks)
-        self.newest_step = before.newest_step
+        self.newest_step, self._is_repeated_unknown = before.newest_step, before.is_repeated_unknown
 
     @property
     def part(self) -> Part | None:
@@ -233,6 +236,10 @@ class _Account:
     @property
     def since(self) -> float:
         return self._since
+
+    @property
+    def has_been_productive(self) -> bool:
+        return self._seconds[Part.PRODUCTIVE] > 0
 
     def measure(self, size: TrainingSize | None) -> None:
         """The training has this size now; None: not known."""
@@ -263,9 +270,18 @@ class _Account:
         if self._part is Part.WITHOUT_STEPS:
             self._part = Part.STARTING
 
-    def remember_step(self, step: int | None) -> None:
-        if step is not None:
-            self.newest_step = step if self.newest_step is None else max(self.newest_step, step)
+    def remember_steps(self, reported: Sequence[StepProgress | ProgressStatus]) -> None:
+        """They were made before the pause that begins."""
+        if any(progress.is_counted for progress in reported):
+            self.newest_step = None
+        elif reported:
+            steps = [progress.step for progress in reported]
+            self.newest_step = max(steps if self.newest_step is None else [*steps, self.newest_step])
+
+    def step_from(self, at: float, *, is_behind: bool | None) -> None:
+        """Steps are made from then on. is_behind: they were made before; None: not known."""
+        self._is_repeated_unknown = self._is_repeated_unknown or is_behind is None
+        self.enter(Part.REPEATED if is_behind else Part.PRODUCTIVE, at)
 
     def _add_lost(self, part: Part, seconds: float) -> None:
         if part not in LOST or self._cause is None or seconds <= 0:
@@ -294,6 +310,7 @@ class _Account:
             fault=fault,
             node=node,
             newest_step=self.newest_step,
+            is_repeated_unknown=self._is_repeated_unknown,
             lost=tuple(self._lost[key] for key in sorted(self._lost, key=lambda x: (x[0].value, x[1]))),
         )
 
@@ -347,7 +364,10 @@ def _add_pause(account: _Account, facts: _Facts, pause: _Pause) -> None:
     if account.part in _BROKEN and account.since >= pause.detected_at:
         _add_restart(account, facts, pause)
     if pause.until is not None:
-        account.enter(_part_after(account, facts, pause), pause.until)
+        if facts.has_steps:
+            account.step_from(pause.until, is_behind=_repeats_after(account, facts, pause))
+        else:
+            account.enter(Part.WITHOUT_STEPS, pause.until)
         if pause.caught_up_at is not None and account.part is Part.REPEATED:
             account.enter(Part.PRODUCTIVE, pause.caught_up_at)
     if account.part is Part.REPEATED:
@@ -355,7 +375,7 @@ def _add_pause(account: _Account, facts: _Facts, pause: _Pause) -> None:
 
 
 def _begin_pause(account: _Account, facts: _Facts, pause: _Pause) -> None:
-    account.remember_step(facts.newest_step)
+    account.remember_steps(facts.steps)
     if account.part is Part.WITHOUT_STEPS:
         _add_detection(account, pause, pause.detected_at)
     elif pause.paused_at is not None:
@@ -398,19 +418,19 @@ def _lacks_pods(facts: _Facts, pause: _Pause) -> bool:
     return len(snapshot.members) < (snapshot.actives or facts.status.members.desired)
 
 
-def _part_after(account: _Account, facts: _Facts, pause: _Pause) -> Part:
-    if not facts.has_steps:
-        return Part.WITHOUT_STEPS
-    lost = pause.lost_steps
-    if lost is not None:
-        return Part.REPEATED if lost else Part.PRODUCTIVE
-    return Part.REPEATED if _is_behind(account, facts) else Part.PRODUCTIVE
+def _repeats_after(account: _Account, facts: _Facts, pause: _Pause) -> bool | None:
+    """Whether the round after the pause repeats steps. None: not known."""
+    return _is_behind(account, facts) if pause.lost_steps is None else pause.lost_steps > 0
 
 
-def _is_behind(account: _Account, facts: _Facts) -> bool:
-    """Whether the newest step was made before."""
+def _is_behind(account: _Account, facts: _Facts) -> bool | None:
+    """Whether the newest step was made before. None: not known, because steps are counted."""
     progress, newest = facts.progress, account.newest_step
-    return progress is not None and newest is not None and progress.step < newest
+    if progress is None or not facts.has_stepped_before:
+        return False
+    if newest is None and not account.has_been_productive and not any(step.is_counted for step in facts.steps):
+        return False  # no pause has begun: the step in status is of this round, and was reported with an early time
+    return None if progress.is_counted or newest is None else progress.step < newest
 
 
 def _end_repeating(account: _Account, facts: _Facts, pause: _Pause) -> None:
@@ -418,8 +438,8 @@ def _end_repeating(account: _Account, facts: _Facts, pause: _Pause) -> None:
         return
     if pause.caught_up_at is not None:
         account.enter(Part.PRODUCTIVE, pause.caught_up_at)
-    elif facts.progress is not None and not _is_behind(account, facts):
-        account.enter(Part.PRODUCTIVE, facts.progress.at)
+    elif facts.progress is not None and not (is_behind := _is_behind(account, facts)):
+        account.step_from(facts.progress.at, is_behind=is_behind)
 
 
 def _begin_running(account: _Account, facts: _Facts) -> None:
@@ -429,7 +449,7 @@ def _begin_running(account: _Account, facts: _Facts) -> None:
         account.on_first_step()
         since = facts.stepping_since
         at = progress.at if since is None or since < account.since else since
-        account.enter(Part.REPEATED if _is_behind(account, facts) else Part.PRODUCTIVE, at)
+        account.step_from(at, is_behind=_is_behind(account, facts))
     elif snapshot is None or facts.has_steps or account.part is Part.WITHOUT_STEPS:
         return
     elif all_at_work(snapshot):
@@ -448,10 +468,10 @@ def _add_job(account: _Account, facts: _Facts, observed: Observed) -> None:
         account.enter(None, end)
     elif observed.job.spec.suspend:
         if account.part is not Part.SUSPENDED:
-            account.remember_step(facts.newest_step)
+            account.remember_steps(facts.steps)
             account.enter(Part.SUSPENDED, stopped_at)
     elif account.part is Part.SUSPENDED:
         account.enter(Part.STARTING, now)
     elif status.coordinator.former_epoch != facts.before.coordinator.former_epoch and account.part in RUNNING:
-        account.remember_step(facts.newest_step)
+        account.remember_steps(facts.steps)
         account.enter(Part.STARTING, stopped_at)

@@ -220,8 +220,9 @@ def _with_snapshot(observed: Observed, snapshot: Snapshot, status: JobStatus, no
         start = status.start_time or micro_time(now)
         status = replace(status, round=max(snapshot.token.round, status.round), start_time=start)
     if snapshot.progress is not None:
-        progress = snapshot.progress
-        status = replace(status, progress=ProgressStatus(progress.step, progress.total, micro_time(progress.at)))
+        progress, at = snapshot.progress, micro_time(snapshot.progress.at)
+        newest = ProgressStatus(progress.step, progress.total, at, progress.is_counted)
+        status = replace(status, progress=newest)
     return status
 
 

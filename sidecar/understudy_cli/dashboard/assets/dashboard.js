@@ -137,7 +137,8 @@ function section(title, ...children) {
 }
 
 const jobAddress = (job) => `#/job/${encodeURIComponent(job.namespace)}/${encodeURIComponent(job.name)}`;
-const stepText = (job) => (job.step === null ? "-" : `${job.step}${job.total_steps === null ? "" : ` / ${job.total_steps}`}`);
+const stepSuffix = (job) => (job.is_step_counted ? " in round" : job.total_steps === null ? "" : ` / ${job.total_steps}`);
+const stepText = (job) => (job.step === null ? "-" : `${job.step}${stepSuffix(job)}`);
 const faultText = (job) => (job.fault ? `${job.fault}${job.fault_at === null ? "" : `, ${age(job.fault_at, now())} ago`}` : "-");
 const byName = (a, b) => compare(a.namespace, b.namespace) || compare(a.name, b.name);
 const title = (text) => {

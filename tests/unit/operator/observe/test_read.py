@@ -165,6 +165,13 @@ def test_the_file_that_marks_a_node_as_faulty_is_read():
     assert read_job(raw).world.nologin_path == "/run/nologin"
 
 
+def test_the_python_of_the_launcher_is_read():
+    raw = copy.deepcopy(JOB)
+    assert read_job(raw).world.python == ""
+    raw["spec"]["launcher"]["python"] = "/usr/bin/python3"
+    assert read_job(raw).world.python == "/usr/bin/python3"
+
+
 def test_the_log_prefix_is_read():
     raw = copy.deepcopy(JOB)
     assert read_job(raw).world.log_prefix
@@ -555,3 +562,13 @@ def test_the_memory_for_snapshots_is_read():
     raw = copy.deepcopy(JOB)
     raw["spec"]["snapshots"] = {"size": "20Gi", "every": 5}
     assert (read_job(raw).world.snapshot_bytes, read_job(raw).world.snapshot_every) == (21474836480, 5)
+
+
+def test_a_trainer_whose_image_has_no_shell_failed_with_the_fix():
+    message = 'exec: "/bin/sh": stat /bin/sh: no such file or directory'
+    end = {"exitCode": 128, "reason": "StartError", "message": message}
+    status: Any = {"phase": "Failed", "containerStatuses": [{"name": "trainer", "state": {"terminated": end}}]}
+    assert read.failure(status) == (
+        f"container trainer ended with exit code 128: StartError: {message}; the image has no /bin/sh, which starts "
+        "the launcher: set launcher.python to the path of the image's Python"
+    )

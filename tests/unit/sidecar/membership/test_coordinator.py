@@ -7,7 +7,7 @@ import pytest
 from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import CloseReason, Fault, RoundToken, Strategy, WorkersState
-from understudy_protocol.observer import Appoint, ForkFallbacks, NodeFact, Nodes
+from understudy_protocol.observer import Appoint, ForkFallbacks, NodeFact, Nodes, StepProgress
 from understudy_sidecar.membership.events import FromOperator, Received
 from understudy_sidecar.membership.round_state import Phase
 
@@ -156,6 +156,46 @@ def test_a_round_that_continues_with_the_next_step_has_lost_none() -> None:
     driven.report_started("active-0", "active-1")
     driven.report_step("active-0", 21, pause_s=3.0)
     assert driven.recovery().lost_steps == 0
+
+
+def test_lost_steps_are_unknown_if_one_of_the_rounds_counts_its_steps() -> None:
+    # given a round that counts its steps, after one that does not
+    driven = running()
+    driven.report_step("active-0", 20)
+    driven.fail_worker("active-1")
+    driven.report_started("active-0", "active-1")
+    driven.report_step("active-0", 1, 3.0, is_counted=True)
+    # then the recovery has ended, and has no number of lost steps
+    assert driven.coordinator.snapshot().progress == StepProgress(1, None, driven.now, is_counted=True)
+    assert driven.recovery().resumed_at is not None
+    assert driven.recovery().lost_steps is None
+    # and if the next round does not count, it cannot be compared with this one either
+    driven.later(10.0, "active-0", "active-1", "spare-0")
+    driven.report_step("active-0", 30, is_counted=True)
+    driven.fail_worker("active-1")
+    driven.report_started("active-0", "active-1")
+    driven.report_step("active-0", 26, 3.0)
+    assert driven.recovery().lost_steps is None
+
+
+def test_a_round_that_counts_its_steps_does_not_show_when_earlier_ones_were_made_again() -> None:
+    # given a round that has to repeat the steps 11 to 20
+    driven = running()
+    driven.report_step("active-0", 20)
+    driven.fail_worker("active-1")
+    driven.report_started("active-0", "active-1")
+    driven.report_step("active-0", 11, 3.0)
+    # when the worker of another pod counts to more than 20
+    driven.later(1.0, "active-0", "active-1", "spare-0")
+    driven.report_step("active-1", 25, is_counted=True)
+    # and the next round counts its steps
+    driven.fail_worker("active-1")
+    driven.report_started("active-0", "active-1")
+    for step in (1, 25):
+        driven.later(10.0, "active-0", "active-1", "spare-0")
+        driven.report_step("active-0", step, 3.0, is_counted=True)
+    # then nothing says that these were made again
+    assert [x.caught_up_at for x in driven.coordinator.snapshot().recoveries] == [None, None]
 
 
 def test_if_no_pod_that_has_stepped_is_left_any_first_step_ends_a_recovery() -> None:
@@ -513,6 +553,30 @@ def test_the_snapshot_reports_the_pods_whose_workers_are_not_forked_and_the_reas
     assert driven.coordinator.snapshot().fork_fallbacks == ForkFallbacks(2, "active-0", "x" * 500)
     driven.receive("active-0", m.ForkFallback(""))
     assert driven.coordinator.snapshot().fork_fallbacks == ForkFallbacks(1, "active-1", "a thread of pyarrow")
+
+
+def test_spares_import_the_modules_that_a_pod_has_learned_and_no_other_pod_does() -> None:
+    # given a job with a spare, whose rank 0 has learned modules
+    driven = running()
+    driven.receive("active-0", m.Learned(("transformers", "x" * 201, "é")))
+    # then the spare imports them, except for names that no launcher sends
+    assert driven.take("spare-0", m.Preload) == [m.Preload(("transformers",))]
+    # and so does a spare that joins later
+    driven.join("spare-1")
+    assert driven.take("spare-1", m.Preload) == [m.Preload(("transformers",))]
+    # but not one that claims ranks, as after the loss of a coordinator
+    driven.join("active-2", driven.token, 1, WorkersState.RUNNING)
+    assert driven.take("active-2", m.Preload) == []
+    # and a second report changes nothing
+    driven.receive("active-1", m.Learned(("datasets",)))
+    assert not [name for name in ("active-0", "active-1", "spare-0", "spare-1") if driven.take(name, m.Preload)]
+
+
+def test_spares_get_about_as_many_modules_as_a_launcher_sends() -> None:
+    driven = running()
+    driven.receive("active-0", m.Learned(tuple(f"m{number:0199d}" for number in range(101))))
+    (order,) = driven.take("spare-0", m.Preload)
+    assert len(order.modules) == 100
 
 
 def test_the_rank_of_a_worker_that_cannot_be_killed_is_the_cause() -> None:

@@ -774,6 +774,23 @@ def test_each_coordinator_receives_the_reason_why_workers_are_not_forked() -> No
     assert e.ToCoordinator(m.ForkFallback("")) in driven.report(hello(R0, 0, WorkersState.RUNNING))
 
 
+def test_the_pod_of_rank_0_sends_each_coordinator_the_modules_that_it_has_learned() -> None:
+    driven = running()
+    learned = e.ToCoordinator(m.Learned(("transformers",)))
+    assert driven.report(l.Learned(("transformers",))) == [learned]
+    assert learned in driven.hear(WELCOME)
+
+
+def test_a_pod_of_another_rank_does_not_send_them() -> None:
+    driven = joined()
+    driven.hear(assign(R0, rank=1))
+    assert driven.report(l.Learned(("transformers",))) == []
+
+
+def test_a_spare_lets_its_launcher_import_modules() -> None:
+    assert joined().hear(m.Preload(("transformers",))) == [e.ToLauncher(l.Preload(("transformers",)))]
+
+
 # Snapshots
 
 

@@ -46,7 +46,8 @@ def test_the_launcher_the_annotation_and_then_the_template_decide(
 def test_the_default_is_reported_with_the_way_back_to_a_jobset():
     assert choose().message == (
         "launcher is unset, so the job has the default launcher {}: after a fault, workers restart in place, and "
-        "single pods are replaced. The image needs /bin/sh and Python 3.9. For the behavior of a JobSet, create the "
+        "single pods are replaced. The image needs Python 3.9 and /bin/sh; without /bin/sh, create the job with "
+        "launcher.python, the path of its Python. For the behavior of a JobSet, create the "
         'job with the annotation understudy.dev/jobset-compatible: "true"'
     )
 

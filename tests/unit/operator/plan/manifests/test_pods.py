@@ -10,7 +10,7 @@ import pytest
 from tests.unit.operator.given import ADDRESS, IMAGE, TEMPLATE, a_job
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.keys import COMPLETION_INDEX
-from understudy_operator.plan.manifests.pods import pod_manifest
+from understudy_operator.plan.manifests.pods import command_of, pod_manifest
 from understudy_protocol import pod as names
 
 RICH: dict[str, Any] = {
@@ -143,6 +143,19 @@ def test_only_a_spare_gets_the_warm_up():
 
 def test_the_launcher_gets_the_setting_of_the_log_prefix():
     assert env(manifest(a_job(log_prefix=False)), "trainer")[names.ENV_LOG_PREFIX] == "false"
+
+
+def test_an_entry_script_of_the_shell_finds_a_python_for_the_launcher():
+    command = container(manifest(), "trainer")["command"]
+    assert command[:2] == ["/bin/sh", "/understudy/launch"]
+    assert command_of({"command": command}) == command[2:]
+
+
+def test_with_a_python_the_launcher_needs_no_shell():
+    command = container(manifest(a_job(python="/opt/python/bin/python3")), "trainer")["command"]
+    assert command[:6] == ["/opt/python/bin/python3", "-I", "-S", "-u", "/understudy/launcher.pyz", "--"]
+    assert command[6:] == ["python", "train.py"]
+    assert command_of({"command": command}) == command[6:]
 
 
 def test_the_launcher_gets_the_settings_of_the_zygote():

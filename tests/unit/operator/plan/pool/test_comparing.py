@@ -88,6 +88,7 @@ def test_another_difference_of_the_template_is_reported_with_its_field(template:
         ({"nproc_per_node": 4}, "launcher.nprocPerNode is 4, and 8 in the pool"),
         ({"zygote": False}, "launcher.forkServer is False, and True in the pool"),
         ({"preload": ("json",)}, "launcher.preload is 'json', and 'the default' in the pool"),
+        ({"python": "/usr/bin/python3"}, "launcher.python is '/usr/bin/python3', and '' in the pool"),
         ({"log_prefix": False}, "launcher.logPrefix"),
         ({"on_sigterm": "Never"}, "termination.onSigterm"),
         ({"nologin_path": "/run/nologin"}, "faults.nodeFile"),
@@ -135,9 +136,11 @@ def test_marks_of_gang_schedulers_may_differ() -> None:
 
 def test_the_launcher_gets_the_whole_command_and_all_plain_variables() -> None:
     secret = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
-    trainer = with_trainer(args=["--lr"], env=[{"name": "LR", "value": "1"}, secret])
+    steps = {"name": "UNDERSTUDY_AUTOMATIC_STEPS", "value": "false"}
+    trainer = with_trainer(args=["--lr"], env=[{"name": "LR", "value": "1"}, steps, secret])
     result = take_over(a_job(pod_template=trainer))
-    assert (result.command, result.env) == (("python", "train.py", "--lr"), {"LR": "1"})
+    assert result.command == ("python", "train.py", "--lr")
+    assert result.env == {"LR": "1", "UNDERSTUDY_AUTOMATIC_STEPS": "false"}
 
 
 def test_the_warm_up_may_differ() -> None:

@@ -24,7 +24,7 @@ from tests.unit.operator.given import (
 )
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.observed import Coordination, Observed
-from understudy_operator.plan.facts.status import Goodput, JobStatus, LostTime, RecoveryStatus
+from understudy_operator.plan.facts.status import Goodput, JobStatus, LostTime, ProgressStatus, RecoveryStatus
 from understudy_operator.plan.status.status import is_worth_writing, plan_status
 from understudy_operator.plan.times.rfc3339 import micro_time, parse_time
 from understudy_protocol.enums import Fault, Strategy, WorkersState
@@ -74,9 +74,10 @@ class Account:
         return round(parse_time(self.goodput.since) - CREATED, 6)
 
 
-def trains(step: int, at: float, *, since: float | None = None, **changes: Any) -> Snapshot:
+def trains(step: int, at: float, *, since: float | None = None, is_counted: bool = False, **changes: Any) -> Snapshot:
     """The training has made this step. since: the first one of the round; None: the coordinator does not know it."""
-    snapshot = a_snapshot(progress=StepProgress(step, None, CREATED + at), actives=2, **({"members": WHOLE} | changes))
+    progress = StepProgress(step, None, CREATED + at, is_counted)
+    snapshot = a_snapshot(progress=progress, actives=2, **({"members": WHOLE} | changes))
     return replace(snapshot, stepping_since=None if since is None else CREATED + since)
 
 
@@ -184,6 +185,69 @@ def test_a_new_coordinator_that_does_not_know_the_lost_steps_is_corrected_by_the
     account = training().reconcile(175.5, trains(95, 175.0, since=175.0, recoveries=[ended], term=2))
     assert account.goodput.part is Part.REPEATED
     account.reconcile(181.0, trains(100, 180.0, since=175.0, recoveries=[ended], term=2))
+    assert (account.goodput.part, account.since) == (Part.PRODUCTIVE, 180.0)
+
+
+def counting() -> Account:
+    """As `training`, with steps that are counted from the start of their round."""
+    account = Account().reconcile(61.0, trains(1, 60.5, since=60.0, is_counted=True))
+    return account.reconcile(161.0, trains(100, 160.0, since=60.0, is_counted=True))
+
+
+def test_counted_steps_are_productive():
+    account = counting()
+    assert account.status.progress == ProgressStatus(100, None, micro_time(CREATED + 160.0), is_counted=True)
+    assert (account.goodput.part, account.goodput.newest_step) == (Part.PRODUCTIVE, None)
+    assert account.goodput.ettr == pytest.approx(100 / 160)
+    # and before the first recovery, none of them can be a repeated one
+    assert not account.goodput.is_repeated_unknown
+
+
+def test_counted_steps_of_a_later_round_are_productive_and_whether_they_are_repeated_is_unknown():
+    account = counting().reconcile(172.5, trains(110, 170.0, is_counted=True, recoveries=[fault(172.0)]))
+    ended = fault(172.0, 177.0)
+    account.reconcile(177.5, trains(1, 177.0, since=177.0, is_counted=True, recoveries=[ended]))
+    account.reconcile(190.0, trains(13, 189.0, since=177.0, is_counted=True, recoveries=[ended]))
+    assert account.seconds == {"starting": 60.0, "productive": 110.0, "detection": 2.0, "restart": 5.0}
+    assert (account.goodput.part, account.since) == (Part.PRODUCTIVE, 177.0)
+    assert account.goodput.is_repeated_unknown
+
+
+@pytest.mark.parametrize(("is_counted_before", "is_counted_after"), [(True, False), (False, True)])
+def test_steps_of_rounds_that_number_them_differently_are_not_compared(is_counted_before: bool, is_counted_after: bool):
+    # given a job whose newest step has the number 110, and a next round that begins with the number 50
+    account = counting() if is_counted_before else training()
+    account.reconcile(172.5, trains(110, 170.0, is_counted=is_counted_before, recoveries=[fault(172.0)]))
+    ended = fault(172.0, 177.0)
+    account.reconcile(177.5, trains(50, 177.0, since=177.0, is_counted=is_counted_after, recoveries=[ended]))
+    # then its steps count as new ones, although they may be repeated
+    assert (account.goodput.part, account.goodput.is_repeated_unknown) == (Part.PRODUCTIVE, True)
+    assert "repeated" not in account.seconds
+
+
+def test_numbered_steps_after_a_first_step_with_an_early_time_are_known_to_be_new():
+    account = Account().reconcile(60.0, trains(1, -5.0, since=-5.0))
+    account.reconcile(62.0, trains(2, 61.0, since=60.5))
+    goodput = account.status.goodput
+    assert goodput is not None
+    assert (goodput.part, goodput.is_repeated_unknown) == (Part.PRODUCTIVE, False)
+
+
+def test_counted_steps_after_a_suspension_and_after_a_restart_of_the_job_are_not_compared():
+    account = counting().change(suspend=True).reconcile(180.0, trains(110, 170.0, since=60.0, is_counted=True))
+    account.change(suspend=False).reconcile(1000.0)
+    assert not account.goodput.is_repeated_unknown
+    account.reconcile(1031.0, trains(1, 1030.0, since=1030.0, is_counted=True, epoch=9))
+    assert (account.goodput.part, account.goodput.is_repeated_unknown) == (Part.PRODUCTIVE, True)
+
+
+def test_a_round_that_repeats_steps_and_is_followed_by_one_that_counts_them_repeats_none_that_is_known():
+    # given a round that has to make the steps 96 to 100 again
+    account = training().reconcile(171.5, trains(95, 170.0, since=170.0, recoveries=[fault(165.0, 170.0)], term=2))
+    assert account.goodput.part is Part.REPEATED
+    # when another round follows, which counts its steps
+    both = [fault(165.0, 170.0), fault(175.0, 180.0)]
+    account.reconcile(180.5, trains(1, 180.0, since=180.0, is_counted=True, recoveries=both, term=2))
     assert (account.goodput.part, account.since) == (Part.PRODUCTIVE, 180.0)
 
 
