@@ -23,7 +23,7 @@ from understudy_protocol.enums import (
 )
 from understudy_protocol.recovery import History
 from understudy_protocol.rollouts import UpdateFailure
-from understudy_protocol.snapshots import RestoreChoice, SavedSteps
+from understudy_protocol.snapshots import CopyHolder, CopyPlan, KeptSteps, RestoreChoice, SavedStep, SavedSteps
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class Join:
     disconnected_silently: bool = False  # no kernel closed that connection: the machine did not respond
     unable_reason: str = ""  # why it can take part in no round, so that its pod must be replaced; "": it can
     saved: Optional[SavedSteps] = None  # of that round, as in Started; None: its workers have not been started
+    kept: tuple[KeptSteps, ...] = ()  # as in Started
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,23 @@ class Assign:
     master_port: int
     reason: str
     agent_store: bool = False  # a store listens there already, so no worker serves one
+    copies: Optional[CopyPlan] = None  # None: the job wants no copies of its snapshots
+
+
+@dataclass(frozen=True)
+class PlanCopies:
+    """The member's plan for copies, if it has no ranks in the round, or the plan of its Assign has changed."""
+
+    token: RoundToken
+    plan: CopyPlan
+
+
+@dataclass(frozen=True)
+class CopiesKept:
+    """The answer to PlanCopies of a member without ranks: no copy of an older round arrives here any more."""
+
+    token: RoundToken
+    kept: tuple[KeptSteps, ...]
 
 
 @dataclass(frozen=True)
@@ -213,6 +231,7 @@ class Started:
 
     token: RoundToken
     saved: Optional[SavedSteps] = None  # None: the member has no memory for snapshots
+    kept: tuple[KeptSteps, ...] = ()  # the copies of other pods' snapshots that it keeps
 
 
 @dataclass(frozen=True)
@@ -350,9 +369,29 @@ class Gone:
 
 
 @dataclass(frozen=True)
+class FetchCopy:
+    """The ranks of the round restore this snapshot, and this member does not have it: fetch the copy that one of these
+    pods keeps.
+    """
+
+    token: RoundToken
+    saved: SavedStep
+    holders: tuple[CopyHolder, ...]
+
+
+@dataclass(frozen=True)
+class CopyFetched:
+    """The answer to FetchCopy."""
+
+    token: RoundToken
+    saved: SavedStep
+    error: str = ""  # why none of the holders has a whole copy; "": the member has the snapshot
+
+
+@dataclass(frozen=True)
 class Restore:
-    """The snapshot that all ranks of the round restore. Sent once all members have sent Started, and to a member that
-    joins again without it.
+    """The snapshot that all ranks of the round restore. Sent once all members have sent Started and the copies have
+    been fetched, and to a member that joins again without it.
     """
 
     token: RoundToken
@@ -410,6 +449,8 @@ TO_COORDINATOR = (
     Port,
     Ack,
     Started,
+    CopiesKept,
+    CopyFetched,
     Progress,
     Hung,
     WorkerFailed,
@@ -430,6 +471,8 @@ TO_MEMBER = (
     ConfigChange,
     LeaderSnapshot,
     Assign,
+    PlanCopies,
+    FetchCopy,
     Standby,
     Evicted,
     Drain,

@@ -68,6 +68,8 @@ def draw_case(seed: int) -> Case:
     setup = replace(setup, host_network=hosts.random() < HOST_NETWORK_SHARE)
     snapshots = random.Random(f"snapshots-{seed}")
     setup = replace(setup, snapshots=snapshots.random() < SNAPSHOTS_SHARE)
+    if setup.snapshots and setup.actives > 1:
+        setup = replace(setup, copies=min(setup.actives - 1, snapshots.choice([0, 1, 1, 2])))
     return Case(seed, setup, tuple(faults))
 
 

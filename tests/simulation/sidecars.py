@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tests.simulation.clients import CoordinatorClient
 from tests.simulation.network import End
 from tests.simulation.process import Alarm, Process
+from tests.simulation.snapshots import SimulatedCopies
 from understudy_protocol import membership as m
 from understudy_protocol.enums import EVICTED_EXIT_CODE
 from understudy_protocol.launcher import ExitLauncher, LauncherHello, StopWorkers
@@ -49,6 +50,7 @@ class SimulatedSidecar(Process):
             lambda message: self.handle(e.FromCoordinator(message)),
             lambda silent: self.handle(e.LinkDown(silent)),
         )
+        self.copies = SimulatedCopies(self) if shape.snapshot_copies else None
         self._alarm = Alarm(self, self.core.deadline, lambda: self.handle(e.Tick()))
 
     @property
@@ -116,6 +118,9 @@ class SimulatedSidecar(Process):
                 self._client.send(message)
             case e.KeepLink():
                 self._client.keep()
+            case e.PlanCopies() | e.FetchCopy():
+                assert self.copies is not None
+                self.copies.do(effect)
             case e.Dial(hosts):
                 self._client.dial(hosts)
             case e.HangupCoordinator(reason):

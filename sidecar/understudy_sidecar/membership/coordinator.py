@@ -41,6 +41,7 @@ from understudy_protocol.observer import Appoint, End, Nodes, Snapshot, Supersed
 from understudy_protocol.pod import JobShape
 from understudy_sidecar.membership import (
     config_change,
+    copies,
     ending,
     escalation,
     eviction,
@@ -206,6 +207,7 @@ class Coordinator:
             isinstance(event, Received)
             and isinstance(event.message, _WITHOUT_CONSEQUENCES)
             and state.ending.close is None
+            and state.restores.holders_until is None
         )
         if has_no_consequences and now < self._due and check.is_requested == check_requested and not state.has_effects:
             return []  # nothing follows from it and nothing is due; there are thousands of such messages
@@ -230,7 +232,7 @@ class Coordinator:
             return state.ending.until
         times = [state.silence.deadline(state.roster, state.steps), leaving.deadline(state), hangs.deadline(state)]
         times += [state.config_changes.due, escalation.deadline(state)]
-        times += (round_progress.deadline(state), *quorum.deadlines(state))
+        times += (round_progress.deadline(state), restoring.deadline(state), *quorum.deadlines(state))
         if state.round.phase is not Phase.RUNNING:
             times += [at for at in self._round_check_times() if at > state.now]
             times.append(state.round_check.deadline())
@@ -277,6 +279,10 @@ class Coordinator:
                 round_progress.on_step(state, member, message, now)
             case m.Hung(token=token) if state.is_current(member, token):
                 hangs.on_hung(state, member, message, now)
+            case m.CopiesKept():
+                restoring.on_copies_kept(state, member, message)
+            case m.CopyFetched():
+                restoring.on_copy_fetched(state, member, message)
             case m.Replicas():
                 rollouts.on_replicas(state, member, message)
             case m.ConfigChangeAck():
@@ -309,8 +315,8 @@ class Coordinator:
                 joining.on_previous_round_message(state, member, message)
             return
         match message:
-            case m.Started(_, saved):
-                restoring.on_report(state, member, saved, started=True)
+            case m.Started(_, saved, kept):
+                restoring.on_report(state, member, saved, kept, started=True)
                 round_progress.on_started(state, member, now)
             case m.Finished():
                 round_progress.on_finished(state, member)
@@ -346,6 +352,8 @@ class Coordinator:
         escalation.on_time(state, now)
         rollouts.on_time(state, now)
         rounds.lose_late_starters(state, now)
+        copies.on_time(state)
+        restoring.on_time(state, now)
         round_progress.on_time(state, now)
         self._check_round(now)
         if self.phase is Phase.CLOSED:

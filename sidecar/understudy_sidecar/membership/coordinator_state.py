@@ -12,7 +12,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, RoundToken, Term
 from understudy_protocol.observer import Appoint, StepProgress
 from understudy_protocol.pod import JobShape
-from understudy_protocol.snapshots import RestoreChoice, SavedStep
+from understudy_protocol.snapshots import CopyOwner, RestoreChoice, SavedStep
 from understudy_sidecar.membership.backoff import Backoff
 from understudy_sidecar.membership.events import Broadcast, CoordinatorEffect, Hangup, Log, Send, StepDown
 from understudy_sidecar.membership.fault_history import FaultHistory
@@ -75,13 +75,29 @@ class Restores:
     """Which snapshot the running round restores. Written by restoring.py."""
 
     unreported: set[str] = field(default_factory=set)  # uids of actives whose snapshots are not known
-    common: frozenset[SavedStep] | None = None  # snapshots of all actives that have reported; None: none has
-    without: list[str] = field(default_factory=list)  # names of the pods that have none
+    holders: set[str] = field(default_factory=set)  # uids of waiting members whose copies are not known
+    holders_until: float | None = None  # the choice waits for those; None: actives are missing, or the choice is made
+    own: dict[SavedStep, set[int]] = field(default_factory=dict)  # group ranks whose pods have it, by snapshot
+    #: Uids of the pods that keep a copy of it, by snapshot and group rank.
+    copied: dict[SavedStep, dict[int, list[str]]] = field(default_factory=dict)
     newest_step: int | None = None  # that workers reported before this round
+    target: SavedStep | None = None  # will be chosen once all members have it
+    fetching: dict[str, int] = field(default_factory=dict)  # group ranks by uid, of members that do not have it yet
+    errors: list[str] = field(default_factory=list)  # of copies that could not be fetched
+    is_decided: bool = False  # whether snapshots are suspect was decided for this round
     choice: RestoreChoice | None = None  # of this round
     decided: RoundToken = NO_ROUND  # the newest round with a choice, as far as known
     restored: SavedStep | None = None  # by that round
     suspicions: int = 0  # consecutive rounds that failed soon after they had restored a snapshot
+
+
+@dataclass
+class Copies:
+    """Which members keep whose copies in the running round. Written by copies.py."""
+
+    holders: dict[int, tuple[str, ...]] = field(default_factory=dict)  # uids by group rank
+    owners: dict[str, tuple[CopyOwner, ...]] = field(default_factory=dict)  # whose copies it keeps, by uid
+    removals: int = 0  # of members, when the holders were last checked
 
 
 @dataclass
@@ -154,6 +170,7 @@ class CoordinatorState:
     hangs: HangWatch = field(default_factory=HangWatch)
     swaps: Swaps = field(default_factory=Swaps)
     restores: Restores = field(default_factory=Restores)
+    copies: Copies = field(default_factory=Copies)
     draining: Draining | None = None  # written by leaving.py
     quorum: Quorum = field(default_factory=Quorum)
     config_changes: ConfigChanges = field(default_factory=ConfigChanges)

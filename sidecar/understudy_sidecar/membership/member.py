@@ -13,6 +13,7 @@
     JOINED        Standby                             JOINED        the launcher stops all running workers
     JOINED        Drain                               JOINED        the launcher ends its workers, which may save
     JOINED        WriteStacks                         JOINED        the launcher writes the stacks of its workers
+    JOINED        PlanCopies, FetchCopy               JOINED        sends, keeps or fetches copies (member_copies.py)
     JOINED        ConfigChange                        JOINED        stores it, and sends ConfigChangeAck
     JOINED        Redirect                            DISCONNECTED  leadership is transferred: calls that standby
     JOINED        the link ends                       DISCONNECTED  calls the standby coordinators
@@ -37,16 +38,25 @@ Rules: messages are ordered by their token; the member drops older ones. The fir
 while its launcher is connected. An evicted member calls no coordinator. The operator reports the node's verdict in two
 ways, through the coordinator and, a minute later, in the pod's annotation: the member keeps the newer one. The launcher
 keeps a duplicate of the socket to the coordinator, so that the membership survives a crash of the sidecar alone.
-voter.py has the hard state. member_launcher.py, member_workers.py, member_link.py, member_orders.py and member_end.py
-decide about the parts of this table.
+voter.py has the hard state. member_launcher.py, member_workers.py, member_copies.py, member_link.py, member_orders.py
+and member_end.py decide about the parts of this table.
 """
 
 from understudy_protocol import membership as m
 from understudy_protocol.enums import RoundToken, WorkersState
-from understudy_sidecar.membership import member_end, member_launcher, member_link, member_orders, member_workers
+from understudy_sidecar.membership import (
+    member_copies,
+    member_end,
+    member_launcher,
+    member_link,
+    member_orders,
+    member_workers,
+)
 from understudy_sidecar.membership.events import (
     CalledBy,
     ClosedByOperator,
+    CopiesPlanned,
+    CopyFetched,
     FromCoordinator,
     FromLauncher,
     FromWorker,
@@ -117,6 +127,8 @@ class Member:
                 member_link.on_called_by(me, ip)
             case LeaveRequested() | Unfit() | ClosedByOperator():
                 member_end.on_event(me, event, now)
+            case CopiesPlanned() | CopyFetched():
+                member_copies.on_event(me, event)
             case VerdictAnnotated(verdict):
                 member_orders.on_annotated(me, verdict)
             case Tick():

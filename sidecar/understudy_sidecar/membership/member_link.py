@@ -8,6 +8,7 @@ time. It says so, also while it joins: the called candidate may have become the 
 from dataclasses import replace
 
 from understudy_protocol import membership as m
+from understudy_protocol.snapshots import KeptSteps
 from understudy_sidecar.membership.events import Dial, HangupCoordinator, KeepLink
 from understudy_sidecar.membership.member_state import MemberState, State
 
@@ -154,8 +155,16 @@ def send_join(me: MemberState, now: float) -> None:
             link.disconnected_silently,
             me.unable_reason,
             me.workers.saved,
+            _kept(me),
         )
     )
+
+
+def _kept(me: MemberState) -> tuple[KeptSteps, ...]:
+    """The copies that this pod keeps, also with the owners of which there is none yet."""
+    owners = () if me.copies.plan is None else me.copies.plan.owners
+    found = {owner.group_rank: KeptSteps(owner.group_rank, ()) for owner in owners}
+    return tuple({**found, **{x.group_rank: x for x in me.copies.kept or ()}}.values())
 
 
 def deadline(me: MemberState) -> float | None:

@@ -7,7 +7,7 @@ stored before any message that relies on it (voter.py). Of two verdicts about it
 from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
 from understudy_protocol.enums import Term
-from understudy_sidecar.membership import member_end, member_link, member_workers
+from understudy_sidecar.membership import member_copies, member_end, member_link, member_workers
 from understudy_sidecar.membership.events import RecordHardState, RecordVerdict
 from understudy_sidecar.membership.member_state import MemberState, State
 
@@ -50,6 +50,7 @@ def _on_welcome(me: MemberState, welcome: m.Welcome, now: float) -> None:
         me.do(RecordHardState(me.voter.hard_state))
     member_link.on_welcome(me, welcome, now)
     member_workers.offer_store(me, welcome.term)
+    member_copies.on_welcome(me, welcome.token)
     if welcome.verdict is not None:
         _keep_verdict(me, welcome.verdict)
     member_link.update_join(me, now)
@@ -94,10 +95,14 @@ def _on_order(me: MemberState, message: object, now: float) -> None:
         case m.LeaseRenewal(number):
             me.lease.on_confirmation(number)
         case m.Assign():
+            if message.token > me.workers.token:
+                member_copies.on_assign(me, message)
             member_workers.on_assign(me, message)
+        case m.PlanCopies():
+            member_copies.on_plan(me, message)
         case m.Standby(token):
             member_workers.on_standby(me, token)
-        case m.Drain() | m.WriteStacks() | m.Restore() if member_workers.has_ranks(me, message.token):
+        case m.Drain() | m.WriteStacks() | m.FetchCopy() | m.Restore() if member_workers.has_ranks(me, message.token):
             _on_round_order(me, message)
         case m.NodeVerdict() as verdict:
             _keep_verdict(me, verdict)
@@ -113,12 +118,14 @@ def _on_order(me: MemberState, message: object, now: float) -> None:
             pass
 
 
-def _on_round_order(me: MemberState, message: m.Drain | m.WriteStacks | m.Restore) -> None:
+def _on_round_order(me: MemberState, message: m.Drain | m.WriteStacks | m.FetchCopy | m.Restore) -> None:
     match message:
         case m.Drain(token, grace_s):
             me.order(l.DrainWorkers(token, grace_s))
         case m.WriteStacks(token):
             me.order(l.WriteStacks(token))
+        case m.FetchCopy():
+            member_copies.on_fetch(me, message)
         case m.Restore():
             member_workers.on_restore(me, message)
 

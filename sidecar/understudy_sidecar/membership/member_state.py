@@ -8,7 +8,7 @@ from enum import Enum
 
 from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, NO_TERM, RoundToken, Term, WorkersState
-from understudy_protocol.snapshots import SavedSteps
+from understudy_protocol.snapshots import CopyPlan, KeptSteps, SavedStep, SavedSteps
 from understudy_sidecar.membership.calling import Calls
 from understudy_sidecar.membership.events import Log, MemberEffect, ToCoordinator, ToLauncher
 from understudy_sidecar.membership.liveness import LauncherWatch, Lease
@@ -68,9 +68,22 @@ class Workers:
     first_step_sent: RoundToken = NO_ROUND
     replaced: RoundToken = NO_ROUND  # the newest round that gave the ranks of this pod to another one
     saved: SavedSteps | None = None  # the snapshots of this pod for its round, and the coordinator's choice
+    fetched: SavedStep | None = None  # a snapshot that a copy was fetched of, for this round
+    start_is_sent: bool = True  # no Started is to be sent
     hang_is_reported: bool = False
     replicas: dict[int, m.Replicas] = field(default_factory=dict)  # the newest report of each rank that ran here
     fork_fallback_reason: str = ""  # why workers are not forked, as the launcher reports
+
+
+@dataclass
+class Copies:
+    """The copies of snapshots that this pod sends, keeps and fetches. Written by member_copies.py."""
+
+    token: RoundToken = NO_ROUND  # of the newest plan
+    plan: CopyPlan | None = None
+    kept: tuple[KeptSteps, ...] | None = None  # when the plan began; None: not known yet
+    oldest: RoundToken = NO_ROUND  # copies of older rounds do not count
+    fetching: m.FetchCopy | None = None  # not answered yet
 
 
 @dataclass
@@ -118,6 +131,7 @@ class MemberState:
     verdict: m.NodeVerdict | None  # the newest about its node; written by member_orders.py
     workers: Workers = field(default_factory=Workers)
     link: Link = field(default_factory=Link)
+    copies: Copies = field(default_factory=Copies)
     coordinator: m.StandbyCoordinator | None = None  # the leader, as far as this member knows
     unable_reason: str = ""  # why it can take part in no round, although its launcher is connected
     now: float = 0.0  # of the event that is being handled

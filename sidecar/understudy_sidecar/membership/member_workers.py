@@ -10,7 +10,7 @@ from dataclasses import replace
 from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_TERM, RoundToken, Term, WorkersState
-from understudy_protocol.snapshots import SavedSteps
+from understudy_protocol.snapshots import SavedStep, SavedSteps
 from understudy_sidecar.membership import member_link
 from understudy_sidecar.membership.member_state import MemberState, State
 
@@ -42,8 +42,8 @@ def on_message(me: MemberState, message: object, now: float) -> None:
             workers.master_port, workers.store_port = port, store_port
             me.send(m.Port(port, store_port))
         case l.WorkersStarted(token, saved) if token == workers.token:
-            workers.state, workers.saved = WorkersState.RUNNING, _restorable(me, saved)
-            me.send(m.Started(token, workers.saved))
+            workers.state, workers.saved, workers.start_is_sent = WorkersState.RUNNING, _restorable(me, saved), False
+            report_start(me)
         case l.WorkersFinished(token) if token == workers.token:
             workers.state = WorkersState.FINISHED
             me.send(m.Finished(token))
@@ -60,6 +60,22 @@ def on_message(me: MemberState, message: object, now: float) -> None:
             me.send(m.Hung(token, local_rank, step, at, silent_s))
         case _:
             pass  # of a round that is over
+
+
+def report_start(me: MemberState) -> None:
+    """Send Started, once it is also known which copies this pod keeps."""
+    workers, copies = me.workers, me.copies
+    if workers.state is WorkersState.STARTING or workers.start_is_sent:
+        return
+    if copies.plan is None or copies.kept is not None:
+        workers.start_is_sent = True
+        me.send(m.Started(workers.token, workers.saved, copies.kept or ()))
+
+
+def on_fetched(me: MemberState, saved: SavedStep) -> None:
+    """A copy of this snapshot of the pod's own ranks has been fetched."""
+    me.workers.fetched = saved
+    me.workers.saved = _restorable(me, me.workers.saved)
 
 
 def on_replicas(me: MemberState, replicas: m.Replicas) -> None:
@@ -97,6 +113,7 @@ def on_assign(me: MemberState, assign: m.Assign) -> None:
         return
     if assign.token > workers.token:
         workers.token, workers.group_rank, workers.saved = assign.token, assign.group_rank, None
+        workers.fetched, workers.start_is_sent = None, True
         workers.group_world_size, workers.state, workers.failure = assign.group_world_size, WorkersState.STARTING, None
         if assign.agent_store and assign.group_rank == 0:
             workers.store_port = 0  # a store is used for one round
@@ -155,7 +172,9 @@ def _restorable(me: MemberState, saved: SavedSteps | None) -> SavedSteps | None:
     """
     if saved is None:
         return None
-    return replace(saved, whole=tuple(step for step in saved.whole if step.token >= me.workers.replaced))
+    whole = {step for step in saved.whole if step.token >= me.workers.replaced}
+    fetched = me.workers.fetched
+    return replace(saved, whole=tuple(sorted(whole if fetched is None else whole | {fetched})))
 
 
 def _on_failure(me: MemberState, failure: m.WorkerFailed, now: float) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit.launcher.driven import start, token
-from understudy_launcher.snapshot_memory import SnapshotMemory, read_header
+from understudy_launcher.snapshot_memory import SnapshotMemory
+from understudy_protocol.snapshot_files import read_header
 from understudy_protocol.snapshots import RestoreChoice, SavedStep
 
 PAGE, SLOT = 4096, 8192

@@ -1,0 +1,85 @@
+"""The copies of snapshots that this pod sends, keeps for others and fetches.
+
+Rules: a plan counts for its round, and a newer one replaces it. The edge answers a new plan with the copies that the pod
+keeps, once none of an older round arrives any more. Started waits for that answer, so no copy that it names is
+overwritten before the round has restored one. If a round was formed without this member, its copies of older rounds do
+not count: the training went on without it. A fetched snapshot counts as the pod's own.
+"""
+
+from understudy_protocol import membership as m
+from understudy_protocol.enums import RoundToken
+from understudy_protocol.snapshots import KeptSteps
+from understudy_sidecar.membership import member_workers
+from understudy_sidecar.membership.events import CopiesPlanned, CopyFetched, FetchCopy, PlanCopies
+from understudy_sidecar.membership.member_state import MemberState
+
+
+def on_assign(me: MemberState, assign: m.Assign) -> None:
+    """A newer assignment."""
+    copies = me.copies
+    copies.token, copies.plan, copies.kept, copies.fetching = assign.token, assign.copies, None, None
+    if assign.copies is not None:
+        me.do(PlanCopies(assign.token, assign.group_rank, assign.copies))
+
+
+def on_plan(me: MemberState, order: m.PlanCopies) -> None:
+    copies = me.copies
+    if order.token < copies.token or (order.token == copies.token and order.plan == copies.plan and copies.kept is None):
+        return
+    if order.token > copies.token:
+        copies.kept, copies.fetching = None, None
+    has_ranks = member_workers.has_ranks(me, order.token)
+    copies.token, copies.plan = order.token, order.plan
+    me.do(PlanCopies(order.token, me.workers.group_rank if has_ranks else None, order.plan))
+
+
+def on_welcome(me: MemberState, token: RoundToken) -> None:
+    """token: the running or newest round. This member may have no part in it."""
+    copies = me.copies
+    if token > max(copies.token, me.workers.token):
+        copies.oldest = max(copies.oldest, token)
+
+
+def on_event(me: MemberState, event: CopiesPlanned | CopyFetched) -> None:
+    if event.token != me.copies.token:
+        return
+    match event:
+        case CopiesPlanned():
+            _on_planned(me, event)
+        case CopyFetched():
+            _on_fetched(me, event)
+
+
+def on_fetch(me: MemberState, order: m.FetchCopy) -> None:
+    copies, saved = me.copies, me.workers.saved
+    if saved is not None and order.saved in saved.whole:
+        me.send(m.CopyFetched(order.token, order.saved))
+    elif order != copies.fetching and me.workers.group_rank is not None:
+        copies.fetching = order
+        me.do(FetchCopy(order.token, me.workers.group_rank, order.saved, order.holders))
+
+
+def _on_planned(me: MemberState, event: CopiesPlanned) -> None:
+    copies = me.copies
+    if copies.kept is None:
+        copies.kept = tuple(
+            KeptSteps(x.group_rank, tuple(step for step in x.whole if step.token >= _oldest(me))) for x in event.kept
+        )
+    if member_workers.has_ranks(me, event.token):
+        member_workers.report_start(me)
+    else:
+        me.send(m.CopiesKept(event.token, copies.kept))
+
+
+def _oldest(me: MemberState) -> RoundToken:
+    return max(me.copies.oldest, me.workers.replaced)
+
+
+def _on_fetched(me: MemberState, event: CopyFetched) -> None:
+    fetching = me.copies.fetching
+    if fetching is None or fetching.saved != event.saved:
+        return
+    me.copies.fetching = None
+    if not event.error:
+        member_workers.on_fetched(me, event.saved)
+    me.send(m.CopyFetched(event.token, event.saved, event.error))
