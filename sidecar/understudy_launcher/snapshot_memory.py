@@ -15,7 +15,9 @@ import fcntl
 import mmap
 import os
 import signal
+import socket
 import struct
+from array import array
 from typing import Callable, NoReturn, Optional
 
 from understudy_launcher import forked, prctl
@@ -42,6 +44,7 @@ _REASON_BYTES = 2000
 _MFD_CLOEXEC, _MFD_ALLOW_SEALING = 1, 2
 _F_ADD_SEALS, _SEAL_SIZE = 1033, 1 | 2 | 4  # no further seals, no smaller, no larger
 _MAP_POPULATE = 0x8000
+_PASS_S = 1.0
 
 
 class SnapshotMemory:
@@ -75,6 +78,15 @@ class SnapshotMemory:
             return ""
         self.pid, self.is_allocated = 0, status == 0
         return "" if status == 0 else "the memory for snapshots is allocated by the first saves, which take longer"
+
+    def pass_files(self, path: str) -> None:
+        """Pass all files to the sidecar at this socket. Raises OSError."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(_PASS_S)
+            connection.connect(path)
+            files = array("i", [*self.files.values(), *self.kept])
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)]
+            connection.sendmsg([str(len(self.files)).encode()], rights)
 
     def start(self, start: StartWorkers) -> tuple[SavedStep, ...]:
         """Write the orders of the round. Return the snapshots that each rank can restore in it."""

@@ -86,6 +86,7 @@ SERVICE_ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 DEVICES = "nvidia.com/gpu"
 
 VERDICT_FILE = "verdict.json"  # a membership.NodeVerdict, written by the sidecar and read by the launcher
+COPIES_SOCKET = "copies.sock"  # in the shared folder: the launcher passes its memory for snapshots to the sidecar
 LAUNCHER_SOCKET = "sidecar.sock"
 TORCHRUN_SOCKET = "torchrun.sock"  # of the launcher, for the torchrun that its command calls: torchrun.py
 ROLLOUTS_SOCKET = "rollouts.sock"  # for workers' reports of weight updates: a membership.Replicas in a line

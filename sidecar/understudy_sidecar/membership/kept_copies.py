@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from understudy_protocol.enums import NO_ROUND, RoundToken
 from understudy_protocol.snapshot_files import Header
-from understudy_protocol.snapshots import CopyPlan, KeptSteps, SavedStep
+from understudy_protocol.snapshots import CopyOwner, CopyPlan, KeptSteps, SavedStep
 
 Slots = Mapping[int, Sequence[Header | None]]  # by file; None: the slot is empty, or was being written
 
@@ -36,12 +36,8 @@ class KeptCopies:
 
     def rejection(self, token: RoundToken, group_rank: int, pod_uid: str) -> str:
         """Why a copy of this pod is not accepted; "" if it is."""
-        if token != self.token:
-            return f"it belongs to round {token}, and this pod keeps copies of round {self.token}"
-        owner = next((x for x in self._plan.owners if x.group_rank == group_rank), None)
-        if owner is None or owner.pod_uid != pod_uid:
-            return f"this pod keeps no copies of pod {pod_uid} with group rank {group_rank}"
-        return "" if group_rank in self._set_of else "this pod has no memory for its copies"
+        reason = rejection(self.token, self._plan, token, group_rank, pod_uid)
+        return reason or ("" if group_rank in self._set_of else "this pod has no memory for its copies")
 
     def place(self, group_rank: int, header: Header, slots: Slots) -> tuple[int, int] | None:
         """The file and the slot for this copy; None if its rank is not one of the owner's, or the copy is not newer."""
@@ -98,3 +94,12 @@ class KeptCopies:
         headers = [x for local_rank in range(self._nproc) for x in slots[number * self._nproc + local_rank]]
         newest = max((x for x in headers if x is not None), key=lambda x: x.saved, default=None)
         return None if newest is None else newest.rank // self._nproc
+
+
+def rejection(newest: RoundToken, plan: CopyPlan, token: RoundToken, group_rank: int, pod_uid: str) -> str:
+    """Why a pod with this plan, of this newest round, accepts no copy of that pod and round; "": it does."""
+    if token != newest:
+        return f"it belongs to round {token}, and this pod keeps copies of round {newest}"
+    if CopyOwner(group_rank, pod_uid) not in plan.owners:
+        return f"this pod keeps no copies of pod {pod_uid[:64]} with group rank {group_rank}"
+    return ""
