@@ -69,6 +69,11 @@ class Serve:
 
 
 @dataclass(frozen=True)
+class Ready:
+    """The first message: the process has started."""
+
+
+@dataclass(frozen=True)
 class Planned:
     token: RoundToken
     kept: tuple[KeptSteps, ...]
@@ -99,4 +104,4 @@ class Said:
 
 
 TO_PROCESS = (Setup, Files, Plan, Fetch, Receive, Serve)
-TO_SIDECAR = (Planned, Fetched, Counts, Said)
+TO_SIDECAR = (Ready, Planned, Fetched, Counts, Said)

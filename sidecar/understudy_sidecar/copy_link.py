@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 class _Process:
     control: socket.socket
     process: asyncio.subprocess.Process
+    is_ready: bool = False  # it has imported its modules, which takes a while on a busy machine
 
 
 class CopyLink:
@@ -79,10 +80,9 @@ class CopyLink:
                 self._plan = c.Plan(token, c.NO_RANKS if group_rank is None else group_rank, plan)
                 self._on_planned()
                 self._plan_until = asyncio.get_running_loop().call_later(PLAN_S, self._on_late_plan)
-                if self._process is None:
+                if self._process is None or not self._process.is_ready:
                     asyncio.get_running_loop().call_soon(self._answer_plan)
-                else:
-                    self._send(self._plan)
+                self._send(self._plan)
             case FetchCopy():
                 self._fetches.append(effect)
                 if self._process is None:
@@ -110,6 +110,17 @@ class CopyLink:
                 order = c.Serve(group_rank, saved, world_size, greeting)
         with link.taken_over() as fd:
             self._send(order, [fd])
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the process runs, and has the launcher's memory."""
+        return self._process is not None and self._process.is_ready and bool(self._files[1])
+
+    def kill_process(self) -> None:
+        """It is started again."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.process.kill()
 
     # Metrics --------------------------------------------------------------------------------------------------------
 
@@ -146,13 +157,14 @@ class CopyLink:
             )
             theirs.close()
             self._process = _Process(ours, process)
+            ended = asyncio.create_task(process.wait(), name="the end of the process for copies")
             loop.add_reader(ours, self._on_readable, ours)
             try:
                 self._send(self._setup)
                 self._send_files()
                 if self._plan.token != NO_ROUND:
                     self._send(self._plan)
-                code = await process.wait()
+                code = await asyncio.shield(ended)
                 log.warning("the process for copies ended with exit code %s: it is restarted", code)
             finally:
                 loop.remove_reader(ours)
@@ -161,6 +173,7 @@ class CopyLink:
                 self._answer_plan()
                 if process.returncode is None:
                     process.kill()
+                    await ended
 
     def _send(self, message: object, fds: list[int] | None = None) -> None:
         if self._process is None:
@@ -170,12 +183,13 @@ class CopyLink:
             self._process.control.sendmsg([wire.encode(message).encode()], rights)
         except OSError as error:  # it has ended, or does not read
             log.warning("the process for copies does not read its socket (%s): it is restarted", error)
-            with contextlib.suppress(ProcessLookupError):
-                self._process.process.kill()
+            self.kill_process()
 
     def _on_readable(self, control: socket.socket) -> None:
         for message in _messages(control):
             match message:
+                case c.Ready() if self._process is not None:
+                    self._process.is_ready = True
                 case c.Planned(token, kept):
                     if token == self._plan.token:
                         self._on_planned()
@@ -196,9 +210,7 @@ class CopyLink:
     def _on_late_plan(self) -> None:
         """The workers of a round must not wait for a process that hangs."""
         log.error("the process for copies has not answered within %g s: it is restarted", PLAN_S)
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.process.kill()
+        self.kill_process()
         self._answer_plan()
 
     def _answer_plan(self) -> None:
@@ -234,14 +246,17 @@ class CopyLink:
         for level, kind, content in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
-        own = int(data) if data.isdigit() and len(data) < 6 else 0
+        self.take_files(int(data) if data.isdigit() and len(data) < 6 else 0, list(fds))
+
+    def take_files(self, own: int, fds: list[int]) -> None:
+        """own: how many of them are for the pod's own ranks. A launcher may pass the same files again."""
         if not 0 < own <= len(fds) or _inodes(fds) == _inodes(self._files[1]):
             for fd in fds:
                 os.close(fd)
             return
         for fd in self._files[1]:
             os.close(fd)
-        self._files = own, list(fds)
+        self._files = own, fds
         self._send_files()
 
     def _send_files(self) -> None:
@@ -261,5 +276,5 @@ def _messages(control: socket.socket) -> Iterator[object]:
         yield wire.decode(data, _KNOWN)
 
 
-def _inodes(fds: "list[int] | array[int]") -> list[tuple[int, int]]:
+def _inodes(fds: list[int]) -> list[tuple[int, int]]:
     return [(status.st_dev, status.st_ino) for status in map(os.fstat, fds)]

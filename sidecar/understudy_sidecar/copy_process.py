@@ -44,6 +44,7 @@ class CopyProcess:
 
     def run(self) -> None:
         """Until the sidecar ends."""
+        self._send(c.Ready())
         threading.Thread(target=self._sender.run, name="send", daemon=True).start()
         threading.Thread(target=self._report, name="report", daemon=True).start()
         while (received := receive(self._control)) is not None:

@@ -22,6 +22,7 @@ from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
 from understudy_protocol.enums import CLOSE_EXIT_CODES, CloseReason, Fault
 from understudy_protocol.recovery import CountedFault, Recovery
+from understudy_protocol.snapshots import SavedStep
 from understudy_sidecar.membership import (
     backoff,
     config_change,
@@ -32,6 +33,7 @@ from understudy_sidecar.membership import (
     joining,
     ladder,
     leaving,
+    member_copies,
     member_launcher,
     member_workers,
     quorum,
@@ -155,6 +157,27 @@ def _always(self: Any) -> bool:
 
 def _never(*_: object) -> bool:
     return False
+
+
+@contextmanager
+def _each_snapshot_is_common() -> Iterator[None]:
+    """A snapshot that one pod has is taken for that of all."""
+
+    def common(state: CoordinatorState) -> list[SavedStep]:
+        return [*state.restores.own]
+
+    with (
+        mock.patch.object(restoring, "_common", common),
+        mock.patch.object(restoring, "_lacking", lambda state, saved: {}),
+    ):
+        yield
+
+
+on_copy_fetched = restoring.on_copy_fetched
+
+
+def _as_if_fetched(state: CoordinatorState, member: Record, message: m.CopyFetched) -> None:
+    on_copy_fetched(state, member, replace(message, error=""))
 
 
 def _replace_nameless(state: CoordinatorState, previous: PreviousRound, now: float) -> None:
@@ -481,7 +504,23 @@ MUTATIONS = (
     Mutation(
         "each pod's newest snapshot is taken for that of all",
         (Rule.A_ROUND_RESTORES_ONE_SNAPSHOT,),
-        _patch(restoring, "_common", lambda common, whole: whole),
+        _each_snapshot_is_common,
+    ),
+    Mutation(
+        "no pod fetches a copy",
+        (Rule.A_ROUND_RESTORES_ONE_SNAPSHOT,),
+        _patch(restoring, "_lacking", lambda state, saved: {}),
+    ),
+    Mutation(
+        "copies do not count",
+        (Rule.THE_NEWEST_SNAPSHOT_IS_RESTORED,),
+        _patch(restoring, "_add_copies", _nothing),
+    ),
+    Mutation(
+        "a copy that could not be fetched counts",
+        (Rule.A_ROUND_RESTORES_ONE_SNAPSHOT,),
+        _patch(restoring, "on_copy_fetched", _as_if_fetched),
+        2000,
     ),
     Mutation(
         "the oldest common snapshot is restored",
@@ -501,6 +540,11 @@ SCHEDULED = (
         "a pod that lost its ranks keeps its snapshots",
         _patch(member_workers, "_restorable", lambda me, saved: saved),
         test_snapshots.test_pods_that_were_cut_off_and_come_back_do_not_bring_a_state_that_the_training_has_left,
+    ),
+    ScheduledMutation(
+        "a spare keeps copies of rounds that others have replaced",
+        _patch(member_copies, "on_welcome", _nothing),
+        test_snapshots.test_spares_that_were_cut_off_do_not_bring_copies_of_a_state_that_the_training_has_left,
     ),
     ScheduledMutation(
         "a pending change is superseded",
