@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 #: Every metric's unit. A metric without a unit is not recorded.
 UNITS = {
     "alone_s": "s",
+    "others_s": "s",
     "blocked_s": "s",
     "lost_steps": "steps",
     "wait_s": "s",

@@ -42,25 +42,33 @@ def training_job(name: str, pods: int) -> Raw:
     return _job(TRAINING_JOB, name, spec)
 
 
+def plain_job(name: str, pods: int) -> Raw:
+    """A Job of Kubernetes, which neither system manages."""
+    return _job(("batch/v1", "Job", "jobs"), name, _job_spec(pods))
+
+
 def _job(header: tuple[str, str, str], name: str, spec: Raw) -> Raw:
     return {"apiVersion": header[0], "kind": header[1], "metadata": {"name": name}, "spec": spec}
 
 
-def _jobset_spec(pods: int, strategy: str) -> Raw:
-    job = {
+def _job_spec(pods: int) -> Raw:
+    return {
         "parallelism": pods,
         "completions": pods,
         "completionMode": "Indexed",
         "backoffLimit": 0,
         "template": {"spec": {"restartPolicy": "Never", "containers": [_container()]}},
     }
+
+
+def _jobset_spec(pods: int, strategy: str) -> Raw:
     return {
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
         "successPolicy": {"operator": "All"},
         "startupPolicy": {"startupPolicyOrder": "AnyOrder"},
         "failurePolicy": {"maxRestarts": MAX_RESTARTS, "restartStrategy": strategy},
         "replicatedJobs": [
-            {"name": REPLICATED_JOB, "groupName": "default", "replicas": 1, "template": {"spec": job}},
+            {"name": REPLICATED_JOB, "groupName": "default", "replicas": 1, "template": {"spec": _job_spec(pods)}},
         ],
     }
 

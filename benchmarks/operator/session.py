@@ -45,7 +45,7 @@ METRICS = {
     Case.MANY_RECREATE: ("running_s", "told_s"),
     Case.REST: ("cpu_percent", "rss_mb"),
     Case.START: ("ready_s",),
-    Case.BESIDE: ("alone_s", "seconds", "wait_s"),
+    Case.BESIDE: ("alone_s", "others_s", "seconds", "wait_s"),
 }
 
 
@@ -150,20 +150,32 @@ class Life:
         return took | {name: spent[name] for name in ("api_writes", "api_reads", "api_mb")}
 
     async def beside(self) -> dict[str, float]:
-        """A small job reports rounds: alone, and while another job creates its pods. Measures the longest time until
-        the operator's write arrives at the API server, whose own time does not count.
+        """A small job reports rounds: alone, while the Job controller creates as many pods, and while the operator
+        itself does for another job. Measures the longest time until the operator's write arrives at the API server,
+        whose own time does not count. The second shows what the busy machine costs, without the operator's own work.
         """
         (small,) = self.sidecars.jobs.values()
-        alone = await self._longest_until_written(small)
+        alone, present = await self._longest_until_written(small), self.watches.pods.present
+        before = len(present)
+        jobs = f"/apis/batch/v1/namespaces/{self.namespace}/jobs"
+        plain = manifests.plain_job("plain", self.session.size)
+        others = await self._longest_while_created(small, self.kube.call("POST", jobs, plain))
+        await self.kube.call("DELETE", f"{jobs}/plain", propagationPolicy="Background")
+        await self.watches.until("the plain Job's pods gone", lambda: len(present) == before, LIMIT_S)
+        own = await self._longest_while_created(small, self._post(1, self.session.size))
+        return {"alone_s": alone, "others_s": others, "seconds": own, "wait_s": max(0.0, own - others)}
+
+    async def _longest_while_created(self, small: PlayedJob, post: Awaitable[object]) -> float:
+        """post: the request that makes somebody create the session's number of pods."""
         pods, size = self.watches.pods, self.session.size
         pods.begin()
-        await self._post(1, size)
+        await post
         await self.watches.until("a tenth of the pods created", lambda: len(pods.created) >= size // 10, LIMIT_S)
-        beside = await self._longest_until_written(small)
+        longest = await self._longest_until_written(small)
         if len(pods.created) >= size:
             raise Unfinished("all pods were created before the small job had reported", LIMIT_S)
         await self.watches.until("all pods created", lambda: len(pods.created) >= size, LIMIT_S)
-        return {"alone_s": alone, "seconds": beside, "wait_s": max(0.0, beside - alone)}
+        return longest
 
     async def _longest_until_written(self, job: PlayedJob) -> float:
         log, took = self.cluster.files.audit_log, list[float]()

@@ -71,7 +71,13 @@ class SimulatedSidecar(Process):
             end.close()
 
     def handle(self, event: CoreEvent) -> None:
-        before = self.coordinator
+        before, launcher = self.coordinator, self.pod.launcher
+        match event:
+            case e.FromCoordinator(m.Standby(token)) if launcher is not None and launcher.memory is not None:
+                launcher.memory.replaced = max(launcher.memory.replaced, token)
+            case e.FromCoordinator(m.Welcome(token)) if launcher is not None and launcher.memory is not None:
+                if token > self.member.token:
+                    launcher.memory.missed = max(launcher.memory.missed, token)
         effects = self.core.handle(event, self.now())
         if self.coordinator is not None and self.coordinator is not before:
             self.pod.cluster.became_leader(self)

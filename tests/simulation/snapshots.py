@@ -35,6 +35,8 @@ class SimulatedMemory:
 
     def __init__(self, ranks: int, copies: int) -> None:
         self.fence = SnapshotFence()
+        self.replaced = NO_ROUND  # the newest round that gave the ranks of this pod to another one, as far as it knows
+        self.missed = NO_ROUND  # the newest round that was formed without this pod, as far as it knows
         self.slots: dict[int, list[Header | None]] = {rank: [None] * SLOTS for rank in range(ranks)}
         self.kept: dict[int, list[Header | None]] = {file: [None] * SLOTS for file in range(copies * ranks)}
         self.sets = copies
@@ -80,7 +82,10 @@ class SimulatedMemory:
 
     def kept_of(self, nproc: int, world_size: int) -> tuple[KeptSteps, ...]:
         """The copies that other pods could restore."""
-        return KeptCopies(self.sets, nproc).kept(self.kept, world_size)
+        return tuple(
+            KeptSteps(x.group_rank, tuple(saved for saved in x.whole if saved.token >= max(self.replaced, self.missed)))
+            for x in KeptCopies(self.sets, nproc).kept(self.kept, world_size)
+        )
 
     def _oldest(self, local_rank: int) -> int:
         return min(range(SLOTS), key=lambda slot: _order(self.slots[local_rank][slot]))

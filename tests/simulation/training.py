@@ -206,11 +206,15 @@ class Training:
         return set.intersection(*available)
 
     def _check_newest(self, group: Group, choice: RestoreChoice, common: set[SavedStep]) -> None:
-        """Of the newest round that has stepped, unless a round after it has restored something else."""
+        """Of the newest round that has stepped, unless a round after it has restored something else. A pod reports no
+        snapshot from before a round in which another pod had its ranks: it cannot know whether that round has stepped.
+        """
         failed = {saved for token, saved in self.unfetchable if token == group.token}
         newest = max((x for x in common - failed if x.token == self.newest_stepped), default=None)
         later = [self.choices[token] for token in self.choices if self.newest_stepped < token < group.token]
         if newest is None or "may be the cause" in choice.reason or any(x.saved != newest for x in later):
+            return
+        if any(x.memory is not None and x.memory.replaced > newest.token for x in group.workers.values()):
             return
         if choice.saved is None or choice.saved < newest:
             raise Violation(

@@ -177,7 +177,9 @@ class Core:
                 self._appoint(message)
             case o.End(reason, text) if self.coordinator is None:
                 self._to_member(e.ClosedByOperator(m.Close(reason, text)))
-            case o.Nodes() | o.Superseded() | o.End():
+            case o.Superseded():
+                self._on_superseded(message)
+            case o.Nodes() | o.End():
                 self._to_coordinator(e.FromOperator(message))
             case _:
                 pass
@@ -279,6 +281,15 @@ class Core:
         self.coordinator = Coordinator.appointed(self._shape, me.pod_uid, me.ip, appoint, self._now, leader_snapshot)
         self._start_coordinator(self.coordinator)
         self._to_member(e.LeadershipAssumed())
+
+    def _on_superseded(self, superseded: o.Superseded) -> None:
+        """The coordinator steps down if the appointment is newer. Its voter follows that term, so this sidecar takes no
+        part in another election of the older epoch.
+        """
+        self._to_coordinator(e.FromOperator(superseded))
+        known = self.voter.hard_state.term
+        if self.coordinator is None and superseded.term > known and self.voter.follow(superseded.term):
+            self._out.append(e.RecordHardState(self.voter.hard_state))
 
     def _assume_leadership(self, effect: e.AssumeLeadership) -> None:
         """The members have elected this sidecar: the callers in its candidate pool join the new coordinator."""

@@ -213,4 +213,4 @@ def stand_by(state: CoordinatorState, member: MemberRecord) -> None:
 
 def send_standby(state: CoordinatorState, member: MemberRecord, token: RoundToken) -> None:
     state.send(member, m.Standby(state.round.token))
-    state.log(f"{member.name} rejoins from round {token}; another member got its ranks later, so it is a spare now")
+    state.log(f"{member.name} rejoins from round {token}, which is over: it waits as a spare")

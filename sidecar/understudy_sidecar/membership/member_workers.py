@@ -134,7 +134,7 @@ def on_standby(me: MemberState, token: RoundToken) -> None:
     me.workers.replaced = max(me.workers.replaced, token)
     me.workers.group_rank, me.workers.failure = None, None
     if me.workers.state is not WorkersState.IDLE:
-        _stop(me, f"round {token} assigned its ranks to another member")
+        _stop(me, "their round is over, and the pod waits as a spare")
 
 
 def has_ranks(me: MemberState, token: RoundToken) -> bool:

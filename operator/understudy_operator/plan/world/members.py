@@ -223,9 +223,11 @@ def _remove_lost(observed: Observed, now: float) -> Iterator[PodIntent]:
 
 
 def _useless(observed: Observed) -> dict[str, PodAnswer]:
-    """By uid: the pods that report that they are no longer members, and that no coordinator reports as members."""
+    """By uid: the pods that report that they are no longer members, unless a connected coordinator reports them as
+    members. The last snapshot of another one may be older than the report.
+    """
     found = {uid: answer for uid, answer in observed.coordination.answers.by_pod.items() if answer.replacement_reason}
-    if found and observed.snapshot is not None:
+    if found and observed.snapshot is not None and observed.coordination.coordinator_uid:
         members = {member.pod_uid for member in observed.snapshot.members}
         found = {uid: answer for uid, answer in found.items() if uid not in members}
     return found

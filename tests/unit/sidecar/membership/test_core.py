@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from understudy_protocol import membership as m
-from understudy_protocol.enums import NO_ROUND, CloseReason, Term, WorkersState
+from understudy_protocol.enums import NO_ROUND, CloseReason, ConfigVersion, Term, WorkersState
 from understudy_protocol.hard_state import HardState
 from understudy_protocol.launcher import ExitLauncher, LauncherHello
 from understudy_protocol.observer import Appoint, End, Observe, Refused, Snapshot, Superseded
@@ -17,6 +17,7 @@ from understudy_protocol.pod import JobShape
 from understudy_sidecar.membership import events as e
 from understudy_sidecar.membership.core import Core, CoreEffect, CoreEvent, FromObserver, ObserverUp, StoreFailed
 from understudy_sidecar.membership.member_state import Identity
+from understudy_sidecar.membership.voter import Voter
 
 GIVEN_UP_EXIT_CODE = 84
 
@@ -82,6 +83,18 @@ def test_a_coordinator_that_stepped_down_may_be_appointed_again_in_a_newer_epoch
     assert driven.epoch() is None
     assert driven.appoint(1).epoch() is None
     assert driven.appoint(2).epoch() == 2
+
+
+def test_a_superseded_coordinator_takes_no_part_in_another_election_of_its_older_epoch() -> None:
+    """Found by the simulation (seed 609346): its members elected one in the older epoch, and none had all ranks."""
+    # given a coordinator
+    driven = Driven().appoint(1)
+    # when the operator reports that it has appointed another one
+    driven.do(FromObserver(OPERATOR, Superseded(Term(2, 1), "another", "10.0.0.2")))
+    # then this sidecar steps down, and votes for nobody in the older epoch, also after a restart
+    assert driven.epoch() is None
+    assert driven.stored.term == Term(2, 1)
+    assert not Voter(driven.stored).grant_vote(m.RequestVote(Term(1, 2), ConfigVersion(1, 1, 1), "another"))
 
 
 def test_the_hard_state_is_stored_before_anything_that_follows_from_it() -> None:

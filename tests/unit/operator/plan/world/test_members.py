@@ -241,6 +241,16 @@ def test_a_pod_that_states_it_has_to_be_replaced_and_does_not_end_is_deleted(ago
     assert deleted(replace(given, coordination=replace(given.coordination, snapshot=returned))) == {}
 
 
+def test_the_last_snapshot_of_a_coordinator_that_has_stepped_down_does_not_keep_a_pod_that_has_to_be_replaced():
+    """Found by the simulation (seed 585497): the only pod was that coordinator, and could not store its state."""
+    answers = NO_ANSWERS.with_refusal(
+        "uid-a0", Refused("not the coordinator", replacement_reason="no space left on device"), NOW - RETURN_S
+    )
+    given = observed(snapshot=a_snapshot([member(A0, 0), member(A1, 1), member(S, None)]))
+    searching = replace(given.coordination, answers=answers, coordinator_uid="")
+    assert "a0" in deleted(replace(given, coordination=searching))
+
+
 def test_a_pods_replacement_reason_does_not_count_once_its_connection_has_ended():
     answers = NO_ANSWERS.with_refusal(
         "uid-s", Refused("not in office", replacement_reason="no space left on device"), NOW - 60
