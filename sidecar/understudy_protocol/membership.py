@@ -56,7 +56,7 @@ class Join:
     disconnected_silently: bool = False  # no kernel closed that connection: the machine did not respond
     unable_reason: str = ""  # why it can take part in no round, so that its pod must be replaced; "": it can
     saved: Optional[SavedSteps] = None  # of that round, as in Started; None: its workers have not been started
-    kept: tuple[KeptSteps, ...] = ()  # as in Started
+    kept: Optional[tuple[KeptSteps, ...]] = None  # as in Started, or as in CopiesKept; None: not known yet
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ SLOTS = 2
 MAGIC = 0x75_6E_64_73_6E_61_70_31
 #: MAGIC, bytes of a slot, every, epoch, term, round, rank, world size, state, slot, step, bytes of the reason
 ORDER = struct.Struct("<12q")
-#: MAGIC, epoch, term, round, step, rank, world size, serial, bytes of the structure, bytes in all, the structure's
-#: CRC-32; digest; the CRC-32 of all before
+#: MAGIC, epoch, term, round, step, rank, world size, bytes of the structure, bytes in all, the structure's CRC-32,
+#: serial; digest; the CRC-32 of all before
 HEADER = struct.Struct("<11q32sq")
 #: At the end of the page of the order: 1 + the slot that is being copied to another pod; 0: none.
 COPIED = struct.Struct("<q")
@@ -55,7 +55,7 @@ def read_header(data: bytes) -> Optional[Header]:
     """None if the slot is empty, or was being written."""
     if len(data) != HEADER.size:
         return None
-    magic, epoch, term, number, step, rank, world_size, serial, _, size, _, digest, crc = HEADER.unpack(data)
+    magic, epoch, term, number, step, rank, world_size, _, size, _, serial, digest, crc = HEADER.unpack(data)
     if magic != MAGIC or crc != crc32(data[:-8]):
         return None
     return Header(SavedStep(RoundToken(epoch, term, number), step), rank, world_size, digest, size, serial)

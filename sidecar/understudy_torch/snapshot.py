@@ -159,7 +159,7 @@ class _Memory:
         fields = HEADER.unpack(header)
         if fields[0] != MAGIC or fields[12] != crc32(header[:-8]) or fields[4] != step:
             raise ValueError("its header has changed")
-        names, structure_bytes, total, crc, digest = header[8:56], *fields[8:12]
+        names, structure_bytes, total, crc, digest = header[8:56], *fields[7:10], fields[11]
         structure = os.pread(self._fd, structure_bytes, at)
         if crc32(structure) != crc:
             raise ValueError("its structure has changed")
@@ -222,7 +222,7 @@ class _Memory:
         if not self._is_current():
             return False
         place = (*self._token, step, self._rank, self._world_size)
-        sizes = (self._stored + 1, len(structure), total, crc32(structure))
+        sizes = (len(structure), total, crc32(structure), self._stored + 1)
         header = HEADER.pack(MAGIC, *place, *sizes, digest.digest(), 0)[:-8]
         _pwrite_bytes(self._fd, header + struct.pack("<q", crc32(header)), at - PAGE_BYTES)
         self._target, self._stored = 1 - slot, self._stored + 1

@@ -33,7 +33,6 @@ from understudy_sidecar.membership import (
     joining,
     ladder,
     leaving,
-    member_copies,
     member_launcher,
     member_workers,
     quorum,
@@ -540,11 +539,6 @@ SCHEDULED = (
         "a pod that lost its ranks keeps its snapshots",
         _patch(member_workers, "_restorable", lambda me, saved: saved),
         test_snapshots.test_pods_that_were_cut_off_and_come_back_do_not_bring_a_state_that_the_training_has_left,
-    ),
-    ScheduledMutation(
-        "a spare keeps copies of rounds that others have replaced",
-        _patch(member_copies, "on_welcome", _nothing),
-        test_snapshots.test_spares_that_were_cut_off_do_not_bring_copies_of_a_state_that_the_training_has_left,
     ),
     ScheduledMutation(
         "a pending change is superseded",

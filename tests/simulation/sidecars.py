@@ -76,8 +76,11 @@ class SimulatedSidecar(Process):
             case e.FromCoordinator(m.Standby(token)) if launcher is not None and launcher.memory is not None:
                 launcher.memory.replaced = max(launcher.memory.replaced, token)
             case e.FromCoordinator(m.Welcome(token)) if launcher is not None and launcher.memory is not None:
-                if token > self.member.token:
-                    launcher.memory.missed = max(launcher.memory.missed, token)
+                if token > max(self.member.token, launcher.memory.missed):
+                    launcher.memory.missed_before, launcher.memory.missed = launcher.memory.missed, token
+            case e.FromCoordinator(m.Assign(token)) if launcher is not None and launcher.memory is not None:
+                if token == launcher.memory.missed:
+                    launcher.memory.missed = launcher.memory.missed_before
         effects = self.core.handle(event, self.now())
         if self.coordinator is not None and self.coordinator is not before:
             self.pod.cluster.became_leader(self)

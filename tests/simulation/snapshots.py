@@ -36,7 +36,7 @@ class SimulatedMemory:
     def __init__(self, ranks: int, copies: int) -> None:
         self.fence = SnapshotFence()
         self.replaced = NO_ROUND  # the newest round that gave the ranks of this pod to another one, as far as it knows
-        self.missed = NO_ROUND  # the newest round that was formed without this pod, as far as it knows
+        self.missed = self.missed_before = NO_ROUND  # the newest round that was formed without this pod, as it knows
         self.slots: dict[int, list[Header | None]] = {rank: [None] * SLOTS for rank in range(ranks)}
         self.kept: dict[int, list[Header | None]] = {file: [None] * SLOTS for file in range(copies * ranks)}
         self.sets = copies

@@ -268,7 +268,7 @@ def test_a_flipped_bit_anywhere_is_refused_and_the_snapshot_is_discarded(
     for _ in range(FLIPS):
         assert snapshot.save(1, state)
         saved = SavedStep(token(rounds.number), 1)
-        slot = next(slot for slot in (0, 1) if rounds.memory._header(file, slot) is not None)
+        slot = next(slot for slot in (0, 1) if rounds.memory._slots()[0][slot] is not None)
         content = PAGE + slot * (PAGE + MIB) + PAGE
         used = struct.unpack("<q", os.pread(file, 8, content - PAGE + 64))[0]
         structure = struct.unpack("<q", os.pread(file, 8, content - PAGE + 56))[0]
@@ -309,7 +309,7 @@ def test_a_structure_with_code_is_refused(rounds: Rounds, worker: Callable[[], N
     torch.save({"a": Attack()}, file)
     structure = file.getvalue()
     names = struct.pack("<6q", 0, 1, 0, 5, 0, 1)
-    body = struct.pack("<q", MAGIC) + names + struct.pack("<3q", *[len(structure)] * 2, zlib.crc32(structure))
+    body = struct.pack("<q", MAGIC) + names + struct.pack("<4q", *[len(structure)] * 2, zlib.crc32(structure), 1)
     body += hashlib.sha256(names + structure).digest()
     os.pwrite(rounds.memory.files[0], structure, 2 * PAGE)
     os.pwrite(rounds.memory.files[0], body + struct.pack("<q", zlib.crc32(body)), PAGE)

@@ -30,6 +30,8 @@ def adopt(state: CoordinatorState) -> None:
     if state.shape.snapshot_copies:
         state.copies.holders = _holders_of_joins(state)
         _replace_missing(state)
+        unknown = [member for member in state.roster.active_members() if member.kept is None]
+        _send(state, _plans(state, unknown), unknown)
 
 
 def on_time(state: CoordinatorState) -> None:
@@ -107,7 +109,7 @@ def _holders_of_joins(state: CoordinatorState) -> dict[int, tuple[str, ...]]:
     """Of the previous coordinator."""
     found: dict[int, tuple[str, ...]] = {}
     for member in state.roster.members.values():
-        for kept in member.kept:
+        for kept in member.kept or ():
             found[kept.group_rank] = (*found.get(kept.group_rank, ()), member.uid)
     return found
 

@@ -3,12 +3,13 @@
 Rules: a plan counts for its round, and a newer one replaces it. The edge answers a new plan with the copies that the pod
 keeps, once none of an older round arrives any more. Started waits for that answer, so no copy that it names is
 overwritten before the round has restored one. If a round was formed without this member, its copies of older rounds do
-not count: the training went on without it. A fetched snapshot counts as the pod's own.
+not count: the training went on without it. And once a round has its choice, only that snapshot counts beside newer ones,
+as in the launcher (snapshot_fence.py). A fetched snapshot counts as the pod's own.
 """
 
 from understudy_protocol import membership as m
 from understudy_protocol.enums import RoundToken
-from understudy_protocol.snapshots import KeptSteps
+from understudy_protocol.snapshots import KeptSteps, SavedStep
 from understudy_sidecar.membership import member_workers
 from understudy_sidecar.membership.events import CopiesPlanned, CopyFetched, FetchCopy, PlanCopies
 from understudy_sidecar.membership.member_state import MemberState
@@ -16,7 +17,11 @@ from understudy_sidecar.membership.member_state import MemberState
 
 def on_assign(me: MemberState, assign: m.Assign) -> None:
     """A newer assignment."""
-    copies = me.copies
+    copies, saved = me.copies, me.workers.saved
+    if saved is not None and saved.choice is not None:
+        copies.oldest, copies.restored = me.workers.token, saved.choice.saved
+    if copies.missed == assign.token:
+        copies.missed = copies.missed_before  # it was disconnected for a moment
     copies.token, copies.plan, copies.kept, copies.fetching = assign.token, assign.copies, None, None
     if assign.copies is not None:
         me.do(PlanCopies(assign.token, assign.group_rank, assign.copies))
@@ -36,8 +41,8 @@ def on_plan(me: MemberState, order: m.PlanCopies) -> None:
 def on_welcome(me: MemberState, token: RoundToken) -> None:
     """token: the running or newest round. This member may have no part in it."""
     copies = me.copies
-    if token > max(copies.token, me.workers.token):
-        copies.oldest = max(copies.oldest, token)
+    if token > max(copies.token, me.workers.token, copies.missed):
+        copies.missed_before, copies.missed = copies.missed, token
 
 
 def on_event(me: MemberState, event: CopiesPlanned | CopyFetched) -> None:
@@ -60,19 +65,21 @@ def on_fetch(me: MemberState, order: m.FetchCopy) -> None:
 
 
 def _on_planned(me: MemberState, event: CopiesPlanned) -> None:
-    copies = me.copies
+    copies, is_new = me.copies, me.copies.kept is None
     if copies.kept is None:
         copies.kept = tuple(
-            KeptSteps(x.group_rank, tuple(step for step in x.whole if step.token >= _oldest(me))) for x in event.kept
+            KeptSteps(x.group_rank, tuple(step for step in x.whole if _counts(me, step))) for x in event.kept
         )
-    if member_workers.has_ranks(me, event.token):
-        member_workers.report_start(me)
-    else:
+    if not member_workers.has_ranks(me, event.token):
         me.send(m.CopiesKept(event.token, copies.kept))
+    elif is_new:
+        member_workers.report_start(me)
 
 
-def _oldest(me: MemberState) -> RoundToken:
-    return max(me.copies.oldest, me.workers.replaced)
+def _counts(me: MemberState, step: SavedStep) -> bool:
+    copies = me.copies
+    is_of_training = step.token >= copies.oldest or step == copies.restored
+    return is_of_training and step.token >= max(copies.missed, me.workers.replaced)
 
 
 def _on_fetched(me: MemberState, event: CopyFetched) -> None:

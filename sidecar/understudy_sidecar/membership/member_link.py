@@ -160,11 +160,12 @@ def send_join(me: MemberState, now: float) -> None:
     )
 
 
-def _kept(me: MemberState) -> tuple[KeptSteps, ...]:
+def _kept(me: MemberState) -> tuple[KeptSteps, ...] | None:
     """The copies that this pod keeps, also with the owners of which there is none yet."""
-    owners = () if me.copies.plan is None else me.copies.plan.owners
-    found = {owner.group_rank: KeptSteps(owner.group_rank, ()) for owner in owners}
-    return tuple({**found, **{x.group_rank: x for x in me.copies.kept or ()}}.values())
+    if me.copies.plan is None or me.copies.kept is None:
+        return None
+    found = {owner.group_rank: KeptSteps(owner.group_rank, ()) for owner in me.copies.plan.owners}
+    return tuple({**found, **{x.group_rank: x for x in me.copies.kept}}.values())
 
 
 def deadline(me: MemberState) -> float | None:

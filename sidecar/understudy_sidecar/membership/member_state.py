@@ -69,7 +69,6 @@ class Workers:
     replaced: RoundToken = NO_ROUND  # the newest round that gave the ranks of this pod to another one
     saved: SavedSteps | None = None  # the snapshots of this pod for its round, and the coordinator's choice
     fetched: SavedStep | None = None  # a snapshot that a copy was fetched of, for this round
-    start_is_sent: bool = True  # no Started is to be sent
     hang_is_reported: bool = False
     replicas: dict[int, m.Replicas] = field(default_factory=dict)  # the newest report of each rank that ran here
     fork_fallback_reason: str = ""  # why workers are not forked, as the launcher reports
@@ -82,7 +81,10 @@ class Copies:
     token: RoundToken = NO_ROUND  # of the newest plan
     plan: CopyPlan | None = None
     kept: tuple[KeptSteps, ...] | None = None  # when the plan began; None: not known yet
-    oldest: RoundToken = NO_ROUND  # copies of older rounds do not count
+    missed: RoundToken = NO_ROUND  # the newest round that was formed without this pod, as far as it knows
+    missed_before: RoundToken = NO_ROUND  # the value before
+    oldest: RoundToken = NO_ROUND  # the newest round of this pod whose choice it knew when a newer one began
+    restored: SavedStep | None = None  # by that round
     fetching: m.FetchCopy | None = None  # not answered yet
 
 

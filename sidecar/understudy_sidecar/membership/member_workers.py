@@ -42,7 +42,7 @@ def on_message(me: MemberState, message: object, now: float) -> None:
             workers.master_port, workers.store_port = port, store_port
             me.send(m.Port(port, store_port))
         case l.WorkersStarted(token, saved) if token == workers.token:
-            workers.state, workers.saved, workers.start_is_sent = WorkersState.RUNNING, _restorable(me, saved), False
+            workers.state, workers.saved = WorkersState.RUNNING, _restorable(me, saved)
             report_start(me)
         case l.WorkersFinished(token) if token == workers.token:
             workers.state = WorkersState.FINISHED
@@ -63,12 +63,9 @@ def on_message(me: MemberState, message: object, now: float) -> None:
 
 
 def report_start(me: MemberState) -> None:
-    """Send Started, once it is also known which copies this pod keeps."""
+    """Send Started, once it is also known which copies this pod keeps: a Join before that does not count as a report."""
     workers, copies = me.workers, me.copies
-    if workers.state is WorkersState.STARTING or workers.start_is_sent:
-        return
-    if copies.plan is None or copies.kept is not None:
-        workers.start_is_sent = True
+    if workers.state is WorkersState.RUNNING and (copies.plan is None or copies.kept is not None):
         me.send(m.Started(workers.token, workers.saved, copies.kept or ()))
 
 
@@ -113,7 +110,7 @@ def on_assign(me: MemberState, assign: m.Assign) -> None:
         return
     if assign.token > workers.token:
         workers.token, workers.group_rank, workers.saved = assign.token, assign.group_rank, None
-        workers.fetched, workers.start_is_sent = None, True
+        workers.fetched = None
         workers.group_world_size, workers.state, workers.failure = assign.group_world_size, WorkersState.STARTING, None
         if assign.agent_store and assign.group_rank == 0:
             workers.store_port = 0  # a store is used for one round

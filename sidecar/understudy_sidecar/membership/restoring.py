@@ -59,7 +59,7 @@ def adopt(state: CoordinatorState, active: Iterable[MemberRecord]) -> None:
     if choices and state.shape.snapshots:
         state.restores.choice = choices[0]
     for member in waiting:
-        _add_copies(state, member, member.kept)
+        _add_copies(state, member, member.kept or ())
     for member in members:
         on_report(state, member, member.saved, member.kept, started=member.workers is not WorkersState.STARTING)
     _record(state)
@@ -70,11 +70,13 @@ def on_report(
     state: CoordinatorState,
     member: MemberRecord,
     saved: SavedSteps | None,
-    kept: tuple[KeptSteps, ...],
+    kept: tuple[KeptSteps, ...] | None,
     *,
     started: bool,
 ) -> None:
-    """A member's snapshots for the running round. started: its workers run, so None is its whole report."""
+    """A member's snapshots for the running round. started: its workers run, so None is its whole report. kept: None if
+    the member sends another Started once it knows its copies.
+    """
     restores = state.restores
     if not state.shape.snapshots or (saved is None and not started):
         return
@@ -83,13 +85,14 @@ def on_report(
         state.send(member, m.Restore(state.round.token, restores.choice))
     elif member.uid in restores.fetching:
         _ask_to_fetch(state, member)
-    if member.uid not in restores.unreported or member.group_rank is None:
+    is_whole = kept is not None or not state.shape.snapshot_copies
+    if member.uid not in restores.unreported or member.group_rank is None or not is_whole:
         return
     restores.unreported.discard(member.uid)
     whole = frozenset(report.whole[-MAX_REPORTED:])
     for step in whole:
         restores.own.setdefault(step, set()).add(member.group_rank)
-    _add_copies(state, member, kept)
+    _add_copies(state, member, kept or ())
     if report.newest_step is not None:
         restores.newest_step = max(report.newest_step, restores.newest_step or 0)
     _on_reported(state)

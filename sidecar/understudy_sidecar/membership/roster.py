@@ -30,7 +30,7 @@ class MemberRecord:
     has_returned: bool = False  # it has no rank, and the one that it had last was vacant when it joined
     failure: WorkerFailed | None = None  # of a claimed round, reported before the round was adopted
     saved: SavedSteps | None = field(init=False)  # its snapshots for the round of its Join
-    kept: tuple[KeptSteps, ...] = field(init=False)  # the copies that it kept then
+    kept: tuple[KeptSteps, ...] | None = field(init=False)  # the copies that it kept then; None: not known yet
     assign: Assign | None = None  # of the running round; sent again to a member that reconnects without it
     stepped: RoundToken = field(init=False)  # the newest round in which its workers have made a step
     measures_pause: bool = False  # it made the last step before the running round: it can measure the pause

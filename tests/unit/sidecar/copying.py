@@ -82,7 +82,7 @@ class CopyingPod:
         os.pwrite(file, content, at + PAGE)
         place = (token.epoch, token.term, token.round, step, self.group_rank, WORLD)
         body = struct.pack(
-            "<11q32s", MAGIC, *place, serial, 0, len(content), 0, hashlib.sha256(content).digest()
+            "<11q32s", MAGIC, *place, 0, len(content), 0, serial, hashlib.sha256(content).digest()
         )
         os.pwrite(file, body + struct.pack("<q", zlib.crc32(body)), at)
         return SavedStep(token, step)

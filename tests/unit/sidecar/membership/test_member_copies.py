@@ -8,7 +8,7 @@ from typing import Any
 from tests.unit.sidecar.membership.test_member import R0, R1, WELCOME, DrivenMember, assign, hello, joined, start
 from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
-from understudy_protocol.enums import NO_ROUND, RoundToken
+from understudy_protocol.enums import NO_ROUND, RoundToken, WorkersState
 from understudy_protocol.snapshots import (
     CopyHolder,
     CopyOwner,
@@ -20,6 +20,7 @@ from understudy_protocol.snapshots import (
 )
 from understudy_sidecar.membership import events as e
 
+R2 = RoundToken(1, 1, 2)
 HOLDER = CopyHolder("uid-1", "10.0.0.2")
 PLAN = CopyPlan(16, (HOLDER,), (CopyOwner(1, "uid-1"),))
 SAVED = SavedSteps((SavedStep(R0, 7),))
@@ -136,3 +137,35 @@ def test_a_join_names_the_owners_of_which_there_is_no_copy_yet() -> None:
     driven.do(e.CopiesPlanned(R0, ()), e.LinkDown())
     (join,) = [x for x in to_coordinator(driven.do(e.LinkUp("10.0.0.9"))) if isinstance(x, m.Join)]
     assert join.kept == (KeptSteps(1, ()),)
+
+
+def test_a_member_that_gets_its_assignment_late_was_not_left_out() -> None:
+    driven = joined()
+    driven.hear(replace(assign(R0), copies=PLAN))
+    driven.do(e.CopiesPlanned(R0, ()), e.LinkDown(), e.LinkUp("10.0.0.9"))
+    driven.hear(replace(WELCOME, token=R1))
+    driven.hear(replace(assign(R1), copies=PLAN))
+    driven.report(l.WorkersStarted(R1, SAVED))
+    assert to_coordinator(driven.do(e.CopiesPlanned(R1, KEPT))) == [m.Started(R1, SAVED, KEPT)]
+
+
+def test_once_a_round_has_its_choice_only_that_one_counts_beside_newer_copies() -> None:
+    # given round 1 has restored step 6 of round 0
+    driven = assigned()
+    driven.do(e.CopiesPlanned(R1, KEPT), e.FromLauncher(l.WorkersStarted(R1, SAVED)))
+    driven.hear(m.Restore(R1, RestoreChoice(SavedStep(R0, 6))))
+    driven.hear(replace(assign(R2), copies=PLAN))
+    driven.report(l.WorkersStarted(R2, SAVED))
+    whole = (SavedStep(R0, 6), SavedStep(R0, 7), SavedStep(R1, 8))
+    answered = to_coordinator(driven.do(e.CopiesPlanned(R2, (KeptSteps(1, whole),))))
+    assert answered == [m.Started(R2, SAVED, (KeptSteps(1, (SavedStep(R0, 6), SavedStep(R1, 8))),))]
+
+
+def test_a_restarted_sidecar_reports_the_start_again_once_it_knows_its_copies() -> None:
+    driven = DrivenMember()
+    driven.do(e.LauncherUp(replace(hello(R1, 0, WorkersState.RUNNING), saved=SAVED)))
+    (join,) = [x for x in to_coordinator(driven.do(e.LinkUp(e.SERVICE))) if isinstance(x, m.Join)]
+    assert join.kept is None
+    driven.hear(replace(WELCOME, token=R1))
+    driven.hear(m.PlanCopies(R1, PLAN))
+    assert to_coordinator(driven.do(e.CopiesPlanned(R1, KEPT))) == [m.Started(R1, SAVED, KEPT)]

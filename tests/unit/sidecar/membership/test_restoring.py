@@ -474,3 +474,29 @@ def test_a_new_coordinator_replaces_a_holder_that_was_lost_with_the_previous_one
     assert driven.token == R1
     assert plans(driven, "active-0") == [(["uid-active-1"], [1])]
     assert plans(driven, "active-1") == [(["uid-active-0"], [0])]
+
+
+def test_a_join_before_the_copies_are_known_is_no_report() -> None:
+    driven = copying()
+    driven.drop("active-0")
+    started(driven, "spare-0", SavedSteps(()))
+    driven.drop("active-1", silent=True)
+    driven.join("active-1", R1, 1, WorkersState.RUNNING, saved=steps_of(R0, 8), kept=None)
+    assert choices(driven, "spare-0") == fetches(driven, "spare-0") == []
+    # then the plan is sent again, and the next Started counts
+    assert plans(driven, "active-1")[-1:] == [(["uid-spare-0"], [0])]
+    driven.receive("active-1", m.Started(R1, steps_of(R0, 8), kept(rank_0=of(R0, 8))))
+    assert fetches(driven, "spare-0") == [(SavedStep(R0, 8), ("uid-active-1",))]
+
+
+def test_a_new_coordinator_asks_a_member_that_does_not_know_its_copies() -> None:
+    uids = ("uid-active-0", "uid-active-1", "uid-spare-0")
+    snapshot = m.LeaderSnapshot(ConfigVersion(1, 1, 1), uids, (), "uid-coordinator-0", {}, token=R1, stepped=R0)
+    driven = DrivenCoordinator(elected=snapshot, snapshots=True, snapshot_copies=1)
+    driven.join("active-0", R1, 0, WorkersState.RUNNING, saved=steps_of(R0, 7), term=Term(1, 2), kept=kept(rank_1=()))
+    driven.join("active-1", R1, 1, WorkersState.RUNNING, saved=steps_of(R0, 7), term=Term(1, 2), kept=None)
+    driven.later(20, "active-0", "active-1")
+    assert len(plans(driven, "active-1")) >= 1
+    assert choices(driven, "active-0") == []
+    driven.receive("active-1", m.Started(R1, steps_of(R0, 7), ()))
+    assert [x.saved for x in choices(driven, "active-0")] == [SavedStep(R0, 7)]
