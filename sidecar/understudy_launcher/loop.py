@@ -451,15 +451,18 @@ class Loop:
                 self._queue.extend(self._workers.has_news(key.fd))
         now = time.monotonic()
         if self._may_connect():
-            connected = self._link.connect(now)
-            self._queue.extend(connected)
-            if connected:
-                self._pass_snapshot_files()
+            self._connect(now)
         if self._workers.lingering():
             self._queue.extend(self._workers.reap())
         deadline = self._deadline()
         if deadline is not None and now >= deadline:
             self._queue.append(e.Tick())
+
+    def _connect(self, now: float) -> None:
+        connected = self._link.connect(now)
+        self._queue.extend(connected)
+        if connected:
+            self._pass_snapshot_files()
 
     def _deadline(self) -> Optional[float]:
         return None if self._is_over else self._supervisor.deadline()

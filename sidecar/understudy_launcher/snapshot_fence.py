@@ -41,9 +41,7 @@ class SnapshotFence:
         before, chosen = self._counted, dict[int, int]()
         self._counted = {}
         for local_rank, headers in slots.items():
-            fitting = [
-                slot for slot, x in enumerate(headers) if x and x.saved == saved and self._fits(local_rank, x)
-            ]
+            fitting = [slot for slot, x in enumerate(headers) if x and x.saved == saved and self._fits(local_rank, x)]
             counted = [slot for slot in fitting if headers[slot] in before.get(local_rank, ())]
             found = (counted or fitting)[:1]
             self._counted[local_rank] = tuple(x if slot in found else None for slot, x in enumerate(headers))

@@ -21,7 +21,7 @@ from array import array
 from typing import Callable, NoReturn, Optional
 
 from understudy_launcher import forked, prctl
-from understudy_launcher.snapshot_fence import SnapshotFence, Slots
+from understudy_launcher.snapshot_fence import Slots, SnapshotFence
 from understudy_launcher.step_page import inherited_number
 from understudy_protocol.launcher import StartWorkers
 from understudy_protocol.snapshot_files import (
@@ -50,8 +50,8 @@ _PASS_S = 1.0
 class SnapshotMemory:
     """Raises OSError if the kernel, libc or Python has no sealed files in memory.
 
-    slot_bytes: the largest state of a rank. every: see `every` of the order page. copies: other pods whose ranks' copies
-    this pod keeps.
+    slot_bytes: the largest state of a rank. every: see `every` of the order page. copies: other pods whose ranks'
+    copies this pod keeps.
     """
 
     def __init__(self, ranks: int, slot_bytes: int, every: int, copies: int = 0) -> None:

@@ -51,7 +51,6 @@ class Cipher:
         except InvalidTag:
             raise NotAuthentic("a message cannot be opened with the session's key") from None
 
-
     def seal_into(self, text: memoryview, sealed: memoryview) -> None:
         """The same for large blocks. sealed: TAG_BYTES longer than the text."""
         number = self._next

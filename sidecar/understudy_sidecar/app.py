@@ -160,7 +160,9 @@ class Sidecar:
         probes.close()
 
     def _metrics_text(self) -> bytes:
-        return self._metrics.text(self._core.coordinator) + (b"" if self._copies is None else text_of(self._copies.counts))
+        return self._metrics.text(self._core.coordinator) + (
+            b"" if self._copies is None else text_of(self._copies.counts)
+        )
 
     def _on_node_file(self, exists: bool) -> None:
         log.info("%s %s on the node", self._settings.nologin, "exists" if exists else "does not exist")

@@ -1,7 +1,7 @@
 """Fetches the copy of a snapshot of this pod's ranks into the pod's own memory, before its workers load it.
 
-Rules: the holders are tried in turn; if this pod keeps the copy itself, nothing is sent. For each rank, the content goes
-into the slot with the older snapshot, and its header is written once all of it was opened with the key.
+Rules: the holders are tried in turn; if this pod keeps the copy itself, nothing is sent. For each rank, the content
+goes into the slot with the older snapshot, and its header is written once all of it was opened with the key.
 """
 
 import socket

@@ -1,7 +1,7 @@
 """The launcher's memory for snapshots, in the process for copies: files that are mapped, and the headers in them.
 
-understudy_protocol/snapshot_files.py has the layout. The launcher passes the files, but any process of its container may
-do so: a file counts only if its size is sealed and is that of the others.
+understudy_protocol/snapshot_files.py has the layout. The launcher passes the files, but any process of its container
+may do so: a file counts only if its size is sealed and is that of the others.
 """
 
 import fcntl
@@ -102,8 +102,8 @@ class CopyFiles:
     def _check(self) -> None:
         if not self._own or len(self._kept) % len(self._own) or self.slot_bytes <= 0 or self.slot_bytes % PAGE_BYTES:
             raise UnsuitableFiles(f"{len(self._own)} files with {self.slot_bytes} bytes for a slot")
-        sizes = [own_file_bytes(self.slot_bytes)] * len(self._own) + [kept_file_bytes(self.slot_bytes)] * len(self._kept)
-        for fd, size in zip((*self._own, *self._kept), sizes, strict=True):
+        own, kept = own_file_bytes(self.slot_bytes), kept_file_bytes(self.slot_bytes)
+        for fd, size in [*((fd, own) for fd in self._own), *((fd, kept) for fd in self._kept)]:
             if _size(fd) != size or fcntl.fcntl(fd, _F_GET_SEALS) & _SEALED != _SEALED:
                 raise UnsuitableFiles(f"a file of {_size(fd)} bytes: expected {size}, sealed")
 

@@ -1,9 +1,10 @@
-"""The sidecar's edge to its process for copies (copy_process.py): starts it, and passes it plans, files and connections.
+"""The sidecar's edge to its process for copies (copy_process.py): starts it, and passes it plans, files and
+connections.
 
 Rules: the launcher passes its memory once it is allocated, over a socket in the shared folder. This process keeps the
-files, and passes them to a process for copies that replaces one that has ended. A pod that calls about copies is checked
-here (kept_copies.py) as far as a plan can tell. Then its connection is duplicated for the process, which is the only one
-that uses it from then on. A fetch that a process leaves behind when it ends has failed.
+files, and passes them to a process for copies that replaces one that has ended. A pod that calls about copies is
+checked here (kept_copies.py) as far as a plan can tell. Then its connection is duplicated for the process, which is the
+only one that uses it from then on. A fetch that a process leaves behind when it ends has failed.
 """
 
 import asyncio

@@ -19,9 +19,9 @@ from array import array
 
 from understudy_protocol import wire
 from understudy_sidecar import copy_commands as c
+from understudy_sidecar.copy_fetching import fetch
 from understudy_sidecar.copy_files import CopyFiles, UnsuitableFiles
 from understudy_sidecar.copy_keeping import Keeper
-from understudy_sidecar.copy_fetching import fetch
 from understudy_sidecar.copy_sending import Sender
 from understudy_sidecar.tcp import watch_peer
 

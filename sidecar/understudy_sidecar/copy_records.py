@@ -6,9 +6,10 @@
     HEADER + 16          the header of the slot
     size + 16 × chunks   the content of the slot, in chunks of 1 MiB; the header has the size
 
-Each part is encrypted with AES-256-GCM, as the messages of sessions are (understudy_protocol/sessions.py), and the parts
-are numbered. So a record that is cut, changed or mixed with another one cannot be opened. The pod that keeps a record
-stores it as it arrives, and sends it as it is: its memory has no content that a process without the key can read.
+Each part is encrypted with AES-256-GCM, as the messages of sessions are (understudy_protocol/sessions.py), and the
+parts are numbered. So a record that is cut, changed or mixed with another one cannot be opened. The pod that keeps a
+record stores it as it arrives, and sends it as it is: its memory has no content that a process without the key can
+read.
 """
 
 import os

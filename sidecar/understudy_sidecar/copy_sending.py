@@ -106,7 +106,8 @@ class Sender:
         if header is None or files.own_header_bytes(local_rank, slot) != data:
             return  # it was overwritten before it was marked
         head, cipher = seal_head(self._key, data)
-        content, sealed = files.own_content(local_rank, slot, header.size), memoryview(bytearray(CHUNK_BYTES + TAG_BYTES))
+        content = files.own_content(local_rank, slot, header.size)
+        sealed = memoryview(bytearray(CHUNK_BYTES + TAG_BYTES))
         live = self._send_to(streams, memoryview(head))
         for start, end, _ in pieces(header.size):
             chunk = sealed[: end - start + TAG_BYTES]

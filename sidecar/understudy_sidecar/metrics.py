@@ -60,8 +60,8 @@ FAULTS_REPORTED = MetricDescription(
 COPIES = MetricDescription(
     "understudy_snapshot_copies_total",
     "Counter",
-    "Snapshots of this pod's ranks: Copied to all its holders that are reachable, Skipped because a newer one was saved "
-    "while another copy was on its way, or Failed at a holder.",
+    "Snapshots of this pod's ranks: Copied to the pods that keep its copies, Skipped because a newer one was saved "
+    "while another copy was on its way, or Failed because such a pod could not be reached.",
     ("result",),
 )
 COPIED_BYTES = MetricDescription(

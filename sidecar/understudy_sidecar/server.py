@@ -277,7 +277,8 @@ class ServerLink(Link):
         if isinstance(message, wire.Unknown):
             self.hangup()
             return
-        assert self._server.peers is not None and self._call is not None, "it has proved the role"
+        assert self._server.peers is not None, "it has proved the role"
+        assert self._call is not None, "it has proved the role"
         self._server.peers.on_peer(self, self._call.pod_uid, message)
 
     def _ignore_unknown(self, message: object) -> bool:

@@ -167,7 +167,7 @@ def _each_snapshot_is_common() -> Iterator[None]:
 
     with (
         mock.patch.object(restoring, "_common", common),
-        mock.patch.object(restoring, "_lacking", lambda state, saved: {}),
+        mock.patch.object(restoring, "_lacking", return_value={}),
     ):
         yield
 

@@ -19,7 +19,6 @@ from understudy_sidecar.membership import events as e
 from understudy_sidecar.membership.kept_copies import KeptCopies
 
 if TYPE_CHECKING:
-    from tests.simulation.pods import Pod
     from tests.simulation.sidecars import SimulatedSidecar
 
 SLOTS = 2

@@ -9,7 +9,6 @@ from tests.simulation.cluster import Setup
 from tests.simulation.test_scenarios import Job
 from understudy_protocol.enums import Tier
 
-
 #: More steps than a copy may take, and than SUSPECT_STEPS.
 SETTLED_S = 6.0
 

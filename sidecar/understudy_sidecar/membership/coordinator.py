@@ -275,14 +275,10 @@ class Coordinator:
         match message:
             case m.Ack() | m.Started() | m.Finished() | m.WorkerFailed():
                 self._on_phase(member, message, now)
-            case m.Progress(token=token) if state.is_current(member, token):
-                round_progress.on_step(state, member, message, now)
-            case m.Hung(token=token) if state.is_current(member, token):
-                hangs.on_hung(state, member, message, now)
+            case m.Progress() | m.Hung() | m.CopyFetched() if state.is_current(member, message.token):
+                self._on_running(member, message, now)
             case m.CopiesKept():
                 restoring.on_copies_kept(state, member, message)
-            case m.CopyFetched():
-                restoring.on_copy_fetched(state, member, message)
             case m.Replicas():
                 rollouts.on_replicas(state, member, message)
             case m.ConfigChangeAck():
@@ -322,6 +318,15 @@ class Coordinator:
                 round_progress.on_finished(state, member)
             case m.WorkerFailed():
                 worker_faults.on_worker_failed(state, member, message, now)
+
+    def _on_running(self, member: MemberRecord, message: m.Progress | m.Hung | m.CopyFetched, now: float) -> None:
+        match message:
+            case m.Progress():
+                round_progress.on_step(self.state, member, message, now)
+            case m.Hung():
+                hangs.on_hung(self.state, member, message, now)
+            case m.CopyFetched():
+                restoring.on_copy_fetched(self.state, member, message)
 
     def _on_heartbeat_ack(self, member: MemberRecord, number: int, now: float) -> None:
         state = self.state

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 from understudy_protocol import membership as m
 from understudy_protocol.snapshots import CopyHolder, CopyOwner, CopyPlan
-from understudy_sidecar.membership.copy_placement import Site, place_copies
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
+from understudy_sidecar.membership.copy_placement import Site, place_copies
 from understudy_sidecar.membership.roster import MemberRecord
 from understudy_sidecar.membership.round_state import Phase
 

@@ -1,9 +1,9 @@
 """The copies that a pod keeps for other pods: whose it accepts, where each one goes, and which are whole. Pure.
 
-The memory has sets of files: a set has a file for each rank of one pod, with two slots. Rules: a pod accepts copies only
-from the owners in the plan of its newest round. A copy goes into the slot of its rank with the older one, so a copy that
-is cut leaves the newer one whole. A set keeps the copies of an owner until the plan gives the set to another one and
-this owner's first copy comes: a round whose holders have changed can still restore from it.
+The memory has sets of files: a set has a file for each rank of one pod, with two slots. Rules: a pod accepts copies
+only from the owners in the plan of its newest round. A copy goes into the slot of its rank with the older one, so a
+copy that is cut leaves the newer one whole. A set keeps the copies of an owner until the plan gives the set to another
+one and this owner's first copy comes: a round whose holders have changed can still restore from it.
 """
 
 from collections.abc import Mapping, Sequence

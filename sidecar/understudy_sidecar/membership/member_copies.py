@@ -1,10 +1,10 @@
 """The copies of snapshots that this pod sends, keeps for others and fetches.
 
-Rules: a plan counts for its round, and a newer one replaces it. The edge answers a new plan with the copies that the pod
-keeps, once none of an older round arrives any more. Started waits for that answer, so no copy that it names is
+Rules: a plan counts for its round, and a newer one replaces it. The edge answers a new plan with the copies that the
+pod keeps, once none of an older round arrives any more. Started waits for that answer, so no copy that it names is
 overwritten before the round has restored one. If a round was formed without this member, its copies of older rounds do
-not count: the training went on without it. And once a round has its choice, only that snapshot counts beside newer ones,
-as in the launcher (snapshot_fence.py). A fetched snapshot counts as the pod's own.
+not count: the training went on without it. And once a round has its choice, only that snapshot counts beside newer
+ones, as in the launcher (snapshot_fence.py). A fetched snapshot counts as the pod's own.
 """
 
 from understudy_protocol import membership as m
@@ -29,7 +29,9 @@ def on_assign(me: MemberState, assign: m.Assign) -> None:
 
 def on_plan(me: MemberState, order: m.PlanCopies) -> None:
     copies = me.copies
-    if order.token < copies.token or (order.token == copies.token and order.plan == copies.plan and copies.kept is None):
+    if order.token < copies.token or (
+        order.token == copies.token and order.plan == copies.plan and copies.kept is None
+    ):
         return
     if order.token > copies.token:
         copies.kept, copies.fetching = None, None

@@ -94,12 +94,8 @@ def _on_order(me: MemberState, message: object, now: float) -> None:
             me.answer(m.HeartbeatAck(number))
         case m.LeaseRenewal(number):
             me.lease.on_confirmation(number)
-        case m.Assign():
-            if message.token > me.workers.token:
-                member_copies.on_assign(me, message)
-            member_workers.on_assign(me, message)
-        case m.PlanCopies():
-            member_copies.on_plan(me, message)
+        case m.Assign() | m.PlanCopies():
+            _on_assignment(me, message)
         case m.Standby(token):
             member_workers.on_standby(me, token)
         case m.Drain() | m.WriteStacks() | m.FetchCopy() | m.Restore() if member_workers.has_ranks(me, message.token):
@@ -116,6 +112,16 @@ def _on_order(me: MemberState, message: object, now: float) -> None:
                 me.do(RecordHardState(me.voter.hard_state))
         case _:
             pass
+
+
+def _on_assignment(me: MemberState, message: m.Assign | m.PlanCopies) -> None:
+    """The plan for copies begins before the workers of its round."""
+    if isinstance(message, m.PlanCopies):
+        member_copies.on_plan(me, message)
+        return
+    if message.token > me.workers.token:
+        member_copies.on_assign(me, message)
+    member_workers.on_assign(me, message)
 
 
 def _on_round_order(me: MemberState, message: m.Drain | m.WriteStacks | m.FetchCopy | m.Restore) -> None:

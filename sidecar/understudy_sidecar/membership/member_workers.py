@@ -63,7 +63,7 @@ def on_message(me: MemberState, message: object, now: float) -> None:
 
 
 def report_start(me: MemberState) -> None:
-    """Send Started, once it is also known which copies this pod keeps: a Join before that does not count as a report."""
+    """Send Started, once it is also known which copies this pod keeps: a Join before that is no report."""
     workers, copies = me.workers, me.copies
     if workers.state is WorkersState.RUNNING and (copies.plan is None or copies.kept is not None):
         me.send(m.Started(workers.token, workers.saved, copies.kept or ()))

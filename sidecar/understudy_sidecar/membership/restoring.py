@@ -111,7 +111,7 @@ def on_copies_kept(state: CoordinatorState, member: MemberRecord, message: m.Cop
 def on_copy_fetched(state: CoordinatorState, member: MemberRecord, message: m.CopyFetched) -> None:
     restores = state.restores
     rank = restores.fetching.get(member.uid)
-    if not state.is_current(member, message.token) or message.saved != restores.target or rank is None:
+    if message.saved != restores.target or rank is None:
         return
     if message.error:
         restores.errors.append(f"{member.name}: {message.error[:MAX_ERROR_CHARS]}")

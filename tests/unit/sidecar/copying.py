@@ -81,9 +81,7 @@ class CopyingPod:
         os.pwrite(file, bytes(HEADER), at)
         os.pwrite(file, content, at + PAGE)
         place = (token.epoch, token.term, token.round, step, self.group_rank, WORLD)
-        body = struct.pack(
-            "<11q32s", MAGIC, *place, 0, len(content), 0, serial, hashlib.sha256(content).digest()
-        )
+        body = struct.pack("<11q32s", MAGIC, *place, 0, len(content), 0, serial, hashlib.sha256(content).digest())
         os.pwrite(file, body + struct.pack("<q", zlib.crc32(body)), at)
         return SavedStep(token, step)
 
@@ -99,7 +97,9 @@ class CopyingPod:
 
 
 @asynccontextmanager
-async def copying_pods(slot_bytes: int = 3 << 20, keys: tuple[bytes, ...] = (KEY, KEY, KEY)) -> AsyncIterator[list[CopyingPod]]:
+async def copying_pods(
+    slot_bytes: int = 3 << 20, keys: tuple[bytes, ...] = (KEY, KEY, KEY)
+) -> AsyncIterator[list[CopyingPod]]:
     """Pods whose memory has been passed to their processes."""
     pods = [CopyingPod(number, slot_bytes, key) for number, key in enumerate(keys)]
     with tempfile.TemporaryDirectory(prefix="understudy-") as folder:
@@ -121,6 +121,6 @@ async def copying_pods(slot_bytes: int = 3 << 20, keys: tuple[bytes, ...] = (KEY
 
 async def until(condition: Callable[[], object], what: str) -> None:
     async with asyncio.timeout(LIMIT_S):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 (what it waits for tells nobody)
             await asyncio.sleep(0.005)
     assert condition(), what

@@ -33,7 +33,7 @@ async def copied(owner: CopyingPod, keeper: CopyingPod, step: int, content: byte
 
 async def until_kept(keeper: CopyingPod, owner: CopyingPod, step: int) -> None:
     async with asyncio.timeout(20):
-        while step not in await keeper.kept_steps(owners=(owner.owner,)):
+        while step not in await keeper.kept_steps(owners=(owner.owner,)):  # noqa: ASYNC110 (the holder tells nobody)
             await asyncio.sleep(0.01)
 
 
@@ -105,25 +105,26 @@ async def test_snapshots_that_are_saved_while_another_one_is_sent_are_skipped_an
         assert owner.copied_slot() == 0
 
 
-@pytest.mark.parametrize("place", range(20))
-async def test_each_flipped_bit_of_a_copy_is_found_when_it_is_fetched(place: int) -> None:
+async def test_each_flipped_bit_of_a_copy_is_found_when_it_is_fetched() -> None:
     size = (1 << 20) + 100
     async with copying_pods() as (owner, keeper, spare):
         await planned(owner, keeper)
         saved = await copied(owner, keeper, 7, state(size))
-        # given a bit of the record has changed: one of its head, or of its content
-        file, length = keeper.memory.kept[0], 32 + 128 + 16 + size + 2 * 16
-        slot = next(n for n in (0, 1) if os.pread(file, 8, n * _kept_slot(keeper)) != bytes(8))
-        at = slot * _kept_slot(keeper) + PAGE + place * (length - 1) // 19
-        (byte,) = os.pread(file, 1, at)
-        os.pwrite(file, bytes([byte ^ 1 << place % 8]), at)
-        # then the fetch fails, and leaves no snapshot
         await keeper.plan(token=R1)
         await spare.plan(token=R1)
-        error = await spare.fetch(saved, keeper.holder, group_rank=0)
-        assert "cannot be opened" in error
-        with pytest.raises(AssertionError):
-            spare.content(0, size)
+        file, length = keeper.memory.kept[0], 32 + 128 + 16 + size + 2 * 16
+        slot = next(n for n in (0, 1) if os.pread(file, 8, n * _kept_slot(keeper)) != bytes(8))
+        for place in range(50):
+            # given a bit of the record has changed: one of its head, or of its content
+            at = slot * _kept_slot(keeper) + PAGE + (4 * place if place < 44 else length - 1 - (place - 44) * 200_000)
+            (byte,) = os.pread(file, 1, at)
+            os.pwrite(file, bytes([byte ^ 1 << place % 8]), at)
+            # then the fetch fails, and leaves no snapshot
+            assert "cannot be opened" in await spare.fetch(saved, keeper.holder, group_rank=0)
+            with pytest.raises(AssertionError):
+                spare.content(0, size)
+            os.pwrite(file, bytes([byte]), at)
+        assert await spare.fetch(saved, keeper.holder, group_rank=0) == ""
 
 
 def _kept_slot(pod: CopyingPod) -> int:
@@ -197,13 +198,14 @@ async def test_a_process_without_the_key_gets_no_copy() -> None:
         await planned(owner, keeper)
         saved = await copied(owner, keeper, 7, state(5000))
         with pytest.raises(CallFailed):
-            await asyncio.to_thread(
-                call, keeper.address, OTHER_KEY, "job-uid", "uid-2", RequestCopy(0, saved, 3)
-            )
+            await asyncio.to_thread(call, keeper.address, OTHER_KEY, "job-uid", "uid-2", RequestCopy(0, saved, 3))
 
 
 async def test_a_state_that_is_larger_than_the_memory_is_not_stored() -> None:
-    async with copying_pods(1 << 20) as (owner, keeper, _), copying_pods(3 << 20, (bytes(range(32)),) * 2) as (large, _):
+    async with (
+        copying_pods(1 << 20) as (owner, keeper, _),
+        copying_pods(3 << 20, (bytes(range(32)),) * 2) as (large, _),
+    ):
         # given a pod with more memory, whose pod has the place of the owner
         await keeper.plan(owners=(owner.owner,))
         await large.plan(holders=(keeper.holder,))

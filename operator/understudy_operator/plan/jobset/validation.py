@@ -159,10 +159,10 @@ def _snapshots(spec: JobSpec) -> Iterator[SpecError]:
     if spec.world is None or not spec.world.snapshot_bytes:
         return
     copies, workers = spec.world.snapshot_copies, spec.world.nproc_per_node
-    if copies >= max(1, spec.world.actives) and copies:
+    if copies and copies >= spec.world.actives:
         yield SpecError(
-            f"snapshots.copies: {copies} other pods cannot keep a copy, because the job has {spec.world.actives} pods with "
-            f"a launcher: lower it to {spec.world.actives - 1}"
+            f"snapshots.copies: {copies} other pods cannot keep a copy, because {spec.world.actives} pods of the job "
+            f"train: lower it to {spec.world.actives - 1}"
         )
     if workers * (1 + copies) > MOST_FILES:
         yield SpecError(
