@@ -555,3 +555,16 @@ def test_the_memory_for_snapshots_is_read():
     raw = copy.deepcopy(JOB)
     raw["spec"]["snapshots"] = {"size": "20Gi", "every": 5}
     assert (read_job(raw).world.snapshot_bytes, read_job(raw).world.snapshot_every) == (21474836480, 5)
+
+
+@pytest.mark.parametrize(
+    ("snapshots", "pods", "copies"),
+    [(None, 8, 0), ({}, 8, 1), ({}, 1, 0), ({"copies": 0}, 8, 0), ({"copies": 2}, 8, 2)],
+)
+def test_each_snapshot_has_a_copy_unless_the_job_says_otherwise(snapshots: object, pods: int, copies: int):
+    raw = copy.deepcopy(JOB)
+    raw["spec"]["replicatedJobs"][0]["replicas"] = 1
+    raw["spec"]["replicatedJobs"][0]["template"]["spec"]["parallelism"] = pods
+    if isinstance(snapshots, dict):
+        raw["spec"]["snapshots"] = {"size": "20Gi", **snapshots}
+    assert read_job(raw).world.snapshot_copies == copies
