@@ -7,7 +7,7 @@ import pytest
 from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import ConfigVersion, RoundToken, Strategy, Term, Tier, WorkersState
-from understudy_protocol.snapshots import KeptSteps, RestoreChoice, SavedStep, SavedSteps
+from understudy_protocol.snapshots import CopyPlan, KeptSteps, RestoreChoice, SavedStep, SavedSteps
 
 R0, R1, R2 = (RoundToken(1, 1, number) for number in range(3))
 NO_POD = RestoreChoice(None, "no pod has a snapshot")
@@ -418,12 +418,14 @@ def test_a_report_about_ranks_that_do_not_exist_is_ignored() -> None:
 
 def plans(driven: DrivenCoordinator, name: str) -> list[tuple[list[str], list[int]]]:
     """Of the messages to this pod: the uids of the holders, and the group ranks whose copies it keeps."""
-    found = [x.copies if isinstance(x, m.Assign) else x.plan for x in driven.sent.get(name, []) if is_plan(x)]
-    return [([x.pod_uid for x in plan.holders], [x.group_rank for x in plan.owners]) for plan in found]
+    found = [plan_in(message) for message in driven.sent.get(name, [])]
+    return [([x.pod_uid for x in p.holders], [x.group_rank for x in p.owners]) for p in found if p is not None]
 
 
-def is_plan(message: object) -> bool:
-    return isinstance(message, m.PlanCopies) or (isinstance(message, m.Assign) and message.copies is not None)
+def plan_in(message: object) -> CopyPlan | None:
+    if isinstance(message, m.PlanCopies):
+        return message.plan
+    return message.copies if isinstance(message, m.Assign) else None
 
 
 def test_each_member_gets_its_plan_with_its_assignment_and_a_spare_a_plan_of_its_own() -> None:
@@ -482,7 +484,7 @@ def test_a_join_before_the_copies_are_known_is_no_report() -> None:
     started(driven, "spare-0", SavedSteps(()))
     driven.drop("active-1", silent=True)
     driven.join("active-1", R1, 1, WorkersState.RUNNING, saved=steps_of(R0, 8), kept=None)
-    assert choices(driven, "spare-0") == fetches(driven, "spare-0") == []
+    assert (choices(driven, "spare-0"), fetches(driven, "spare-0")) == ([], [])
     # then the plan is sent again, and the next Started counts
     assert plans(driven, "active-1")[-1:] == [(["uid-spare-0"], [0])]
     driven.receive("active-1", m.Started(R1, steps_of(R0, 8), kept(rank_0=of(R0, 8))))

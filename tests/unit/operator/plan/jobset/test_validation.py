@@ -285,7 +285,9 @@ def test_the_copies_of_other_pods_must_fit_too():
 def test_there_are_other_pods_for_the_copies(actives: int, copies: int, fits: bool):
     job = a_job(parallelism=actives, snapshot_bytes=1 << 20, wanted_copies=copies)
     found = [found.message for found in find_spec_errors(job.name, job.spec)]
-    expected = f"snapshots.copies: {copies} other pods cannot keep a copy, because {actives} pods of the job train: lower"
+    expected = (
+        f"snapshots.copies: {copies} other pods cannot keep a copy, because {actives} pods of the job train: lower"
+    )
     assert found == ([] if fits else [f"{expected} it to {actives - 1}"])
 
 
