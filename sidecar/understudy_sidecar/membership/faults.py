@@ -37,7 +37,7 @@ def lose_member(
     state.on_members_changed(now)
     if state.draining is not None:
         state.draining.on_ended(member.uid)
-    state.pending.on_lost(member.uid)
+    has_not_answered = state.pending.on_lost(member.uid)
     if rank is None or rank in state.roster.finished:
         return
     state.backoff.on_loss(now)
@@ -45,7 +45,9 @@ def lose_member(
     worker_entry = state.recovery_log.newest_worker_fault()
     if worker_entry is not None and state.fault_history.has_evicted(worker_entry.detected_at):
         worker_entry = None  # all others were still connected then
-    if worker_entry is not None and (not has_assignment or member.last_heard <= worker_entry.detected_at):
+    # Its last message may have been delayed: only an answer shows that it was there after the worker's failure.
+    was_lost_first = worker_entry is not None and member.last_heard <= worker_entry.detected_at
+    if worker_entry is not None and (not has_assignment or has_not_answered or was_lost_first):
         blame_lost_member(state, member, fault, reason, recovery_reason, now, local_rank=local_rank)
         _end_round(state, fault, cause, now)
     elif state.recovery_log.has_entry(cause.pod, recovery_reason):

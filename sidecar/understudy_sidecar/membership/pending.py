@@ -60,9 +60,12 @@ class PendingDecisions:
         self.eviction.unanswered.discard(uid)
         return not self.eviction.unanswered
 
-    def on_lost(self, uid: str) -> None:
+    def on_lost(self, uid: str) -> bool:
+        """Whether this member still had to answer before the eviction."""
+        has_to_answer = self.eviction is not None and uid in self.eviction.unanswered
         if self.eviction is not None:
             self.eviction.unanswered.discard(uid)
+        return has_to_answer
 
     def on_failure(self, uid: str, name: str, at: float | None) -> bool:
         """A worker of this member failed at this time; None: unknown.

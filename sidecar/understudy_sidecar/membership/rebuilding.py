@@ -2,14 +2,14 @@
 
 Rules: the newest round that any member was in is the previous one; claims of older rounds are ignored. If all ranks of
 the previous round are claimed and their workers train, the round continues without a restart. If all are claimed and
-some have failed, the same members form the next round. The coordinator waits REBUILD_S for missing members. Once all
+some have failed, the same members form the next round. All claims are of an older round if the previous coordinator
+formed a newer one, and no pod of that round has joined. The coordinator waits REBUILD_S for missing members. Once all
 expected members have joined (all voters except the previous coordinator's pod), it waits only RETURN_S, in which a
 crashed sidecar returns, or not at all if the training has broken anyway. It never waits for a pod that has ended (as
 the operator reports) or was evicted. A fault that the previous coordinator had reported is not reported or charged
 again. If workers failed while there was no coordinator, it is unknown which failed first.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from understudy_protocol.enums import NO_ROUND, Fault, RoundToken, WorkersState
@@ -48,7 +48,7 @@ class PreviousRound:
 
 def rebuild(state: CoordinatorState, now: float) -> None:
     """REBUILDING: adopt the previous round, or find its missing members."""
-    previous = find_previous_round(state.roster.members.values(), state.shape.actives)
+    previous = find_previous_round(state)
     if not previous.is_complete and now < _rebuild_deadline(state, previous):
         return
     _take_over(state, previous)
@@ -139,6 +139,16 @@ def _replace_missing(state: CoordinatorState, previous: PreviousRound, now: floa
     text = f"it was the coordinator, and {NOT_JOINED}; " if name else "the previous coordinator was lost; "
     cause = Cause(None, name, node, None, None, f"{text}which other pods of its round were lost is unknown")
     faults.open_fault(state, Fault.NODE if previous_uid in silent else Fault.POD, cause, now, at=at)
+
+
+def _is_outdated(state: CoordinatorState, token: RoundToken) -> bool:
+    """Whether the previous coordinator formed a newer round, and none of its pods has joined. It may have trained: a
+    pod that has joined, and does not claim this round, shows that it did not.
+    """
+    known = state.previous.leader_snapshot
+    if known is None or not known.rank_holders or token >= known.token:
+        return False
+    return not any(rank_holder.pod_uid in state.roster.members for rank_holder in known.rank_holders)
 
 
 def _known_names(state: CoordinatorState, rank_holders: tuple[RankHolder, ...]) -> dict[str, tuple[str, str]]:
@@ -257,12 +267,14 @@ def _take_over(state: CoordinatorState, previous: PreviousRound) -> None:
     roster.resize(previous.size)
     for rank, member in previous.members.items():
         roster.assign_rank(member, rank, state.domain_of(member))
+    # The members know a running round by its token; another coordinator may have used a higher one.
+    known = state.previous.leader_snapshot
+    tokens = (previous.token, state.round.token, NO_ROUND if known is None else known.token)
+    newest = max(tokens, key=lambda token: (token.round, token))
+    state.round.take_over(previous.token if previous.is_training else newest, previous.size)
     for member in roster.waiting_members():
         if member.join.group_rank is not None:
             joining.send_standby(state, member, member.join.token)
-    # The members know a running round by its token; another coordinator may have used a higher one.
-    newest = max(previous.token, state.round.token, key=lambda token: token.round)
-    state.round.take_over(previous.token if previous.is_training else newest, previous.size)
     state.recovery_log.on_round_continued(state.round.token.round)
 
 
@@ -279,10 +291,13 @@ def _adopt(state: CoordinatorState, now: float) -> None:
     restoring.adopt(state, state.roster.active_members())
 
 
-def find_previous_round(members: Iterable[MemberRecord], actives: int) -> PreviousRound:
-    """The round that the connected members come from. actives: its size if no member reports one."""
-    claims = [x for x in members if x.join.group_rank is not None and x.link is not None]
+def find_previous_round(state: CoordinatorState) -> PreviousRound:
+    """The round that the connected members come from."""
+    actives = state.shape.actives  # its size if no member reports one
+    claims = [x for x in state.roster.members.values() if x.join.group_rank is not None and x.link is not None]
     token = max((x.join.token for x in claims), default=NO_ROUND)
+    if _is_outdated(state, token):
+        claims, token = [], NO_ROUND
     newest = [x for x in claims if x.join.token == token]
     size = max((x.join.group_world_size for x in newest), default=0) or actives
     by_rank = {x.join.group_rank: x for x in newest if x.join.group_rank is not None and x.join.group_rank < size}

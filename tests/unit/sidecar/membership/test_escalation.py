@@ -202,6 +202,20 @@ def test_a_member_that_was_lost_before_is_the_cause_and_no_pod_is_evicted() -> N
     assert driven.take("active-1", m.Evicted) == []
 
 
+def test_a_member_whose_last_message_was_delayed_is_the_cause_if_it_is_lost_before_its_answer() -> None:
+    """Found by the simulation (seed 629003): the slow network delivered its last step after the peer's failure."""
+    driven = job()
+    fails_and_restarts(driven, "active-1")
+    driven.fail_worker("active-1", "a peer has gone")
+    driven.later(0.1)
+    driven.report_step("active-0")
+    driven.answer_heartbeats("active-2")
+    driven.drop("active-0")
+    assert driven.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
+    assert (driven.recovery().fault, driven.recovery().cause.pod) == (Fault.POD, "active-0")
+    assert charged(driven) == 1
+
+
 def test_a_member_that_does_not_answer_is_the_cause() -> None:
     driven = job()
     fails_and_restarts(driven, "active-1")

@@ -365,6 +365,32 @@ def test_a_lost_pod_of_a_newer_round_than_the_leader_snapshot_is_named_by_its_ea
     )
 
 
+@pytest.mark.parametrize("holder_joins", [False, True])
+def test_a_claim_of_an_older_round_is_ignored_if_no_pod_of_the_newest_one_has_joined(holder_joins: bool) -> None:
+    """Found by the simulation (seed 631346): the snapshots of the older round were restored, after a newer one."""
+    # given a coordinator that formed round 3 without active-0, took its rank, and is lost
+    voters = ("uid-active-0", "uid-active-1", "uid-spare-0")
+    rank_holders = (
+        m.RankHolder(0, "uid-spare-0", "spare-0", "node-s"),
+        m.RankHolder(1, "uid-active-1", "active-1", "node-1"),
+    )
+    leader_snapshot = m.LeaderSnapshot(
+        ConfigVersion(1, 1, 1), voters, (), "uid-spare-0", {}, token=ROUND, rank_holders=rank_holders
+    )
+    driven = DrivenCoordinator(2, elected=leader_snapshot)
+    # when active-0 joins, whose workers have failed in round 2, and perhaps a pod that had missed round 3
+    before = RoundToken(1, 1, 2)
+    driven.join("active-0", before, 0, WorkersState.FAILED, group_world_size=2)
+    if holder_joins:
+        driven.join("active-1", before, 1, WorkersState.FAILED, group_world_size=2)
+    driven.join("spare-1")
+    driven.later(SETTLE_S + 1, "active-0", "active-1", "spare-1")
+    # then active-0 has to give up round 2, because round 3 may have trained: not so if that pod shows that it did not
+    assert driven.take("active-0", m.Standby) == ([] if holder_joins else [m.Standby(ROUND)])
+    causes = {x.cause.pod for x in driven.coordinator.snapshot().recoveries}
+    assert ("spare-0" in causes) is not holder_joins
+
+
 def test_a_pod_that_joins_the_new_coordinator_and_is_disconnected_again_is_named() -> None:
     """Found by the simulation (seed 134505): after a second partition the recovery named no pod."""
     # given a round whose pods have finished, and whose coordinator, a spare, is lost
