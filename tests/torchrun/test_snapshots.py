@@ -254,6 +254,31 @@ def test_a_step_that_is_no_number_fails_its_save(
     assert "expected a whole number" in capfd.readouterr().err
 
 
+# Copies
+
+
+def test_a_save_overwrites_the_newest_snapshot_while_the_older_one_is_copied_to_another_pod(
+    rounds: Rounds, worker: Callable[[], None]
+) -> None:
+    assert [snapshot.save(step, {"step": step}) for step in (1, 2)] == [True, True]
+    # given the sidecar has marked the slot of step 1
+    headers = rounds.memory._slots()[0]
+    slot = next(n for n, header in enumerate(headers) if header is not None and header.saved.step == 1)
+    os.pwrite(rounds.memory.files[0], struct.pack("<q", 1 + slot), PAGE - 8)
+    assert [snapshot.save(step, {"step": step}) for step in (3, 4)] == [True, True]
+    assert {header.saved.step for header in rounds.memory._slots()[0] if header} == {1, 4}
+    # then it is overwritten once the copy has ended
+    os.pwrite(rounds.memory.files[0], bytes(8), PAGE - 8)
+    assert snapshot.save(5, {"step": 5})
+    assert {header.saved.step for header in rounds.memory._slots()[0] if header} == {4, 5}
+
+
+def test_the_saves_of_a_process_are_numbered(rounds: Rounds, worker: Callable[[], None]) -> None:
+    for step in (10, 20):
+        snapshot.save(step, {})
+    assert {(x.saved.step, x.serial) for x in rounds.memory._slots()[0] if x} == {(10, 1), (20, 2)}
+
+
 # Damage
 
 

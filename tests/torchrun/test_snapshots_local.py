@@ -101,7 +101,10 @@ def test_a_lost_member_costs_at_most_two_steps(start: Start, tmp_path: Path) -> 
     ((step, content, origin),) = {(of_rank[0][2], of_rank[0][3], of_rank[0][4]) for of_rank in second}
     assert newest - 2 <= int(step) <= newest
     assert (content, origin) == (f"[{sum(range(int(step) + 1)):.1f}]", "memory")
-    # and again, for the member that keeps copies, and for the spare
+    # and each later step has the content of an undisturbed run
+    assert {(x[2], x[3]) for of_rank in second for x in of_rank} <= {
+        (str(n), f"[{sum(range(n + 1)):.1f}]") for n in range(int(step), int(step) + 2000)
+    }
     (tmp_path / "end").touch()
     assert run.wait(LIMIT_S) == 0
 
