@@ -105,6 +105,7 @@ async def test_snapshots_that_are_saved_while_another_one_is_sent_are_skipped_an
         assert owner.copied_slot() == 0
 
 
+@pytest.mark.attack("C1", "a pod that changes the copy of a snapshot that it keeps", before="there were no copies")
 async def test_each_flipped_bit_of_a_copy_is_found_when_it_is_fetched() -> None:
     size = (1 << 20) + 100
     async with copying_pods() as (owner, keeper, spare):
@@ -175,6 +176,7 @@ async def test_a_newer_plan_ends_a_copy_of_the_older_round() -> None:
         assert await keeper.kept_steps(R1, (owner.owner,)) == before
 
 
+@pytest.mark.attack("C1", "a pod that sends copies in place of another one", before="there were no copies")
 @pytest.mark.parametrize(
     ("token", "group_rank", "pod_uid", "reason"),
     [
@@ -193,6 +195,7 @@ async def test_copies_are_accepted_only_as_the_coordinator_has_planned(
             await asyncio.to_thread(call, keeper.address, bytes(range(32)), "job-uid", pod_uid, message)
 
 
+@pytest.mark.attack("C1", "a process without the key that requests a copy", before="there were no copies")
 async def test_a_process_without_the_key_gets_no_copy() -> None:
     async with copying_pods() as (owner, keeper, _):
         await planned(owner, keeper)
@@ -216,6 +219,7 @@ async def test_a_state_that_is_larger_than_the_memory_is_not_stored() -> None:
         assert await keeper.kept_steps(owners=(owner.owner,)) == []
 
 
+@pytest.mark.attack("C1", "a trainer that passes a file that it can shorten", before="there were no copies")
 async def test_files_that_are_no_memory_for_snapshots_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with copying_pods() as (owner, keeper, _):
