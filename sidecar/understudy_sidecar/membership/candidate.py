@@ -252,7 +252,7 @@ class CandidateMachine:
 
     def _forget(self, link: int) -> None:
         join = self._callers.pop(link, None)
-        if join is not None and self._links[join.pod_uid] == link:  # it has not called again meanwhile
+        if join is not None and self._links.get(join.pod_uid) == link:  # it has not called again meanwhile
             del self._links[join.pod_uid]
             self._connected.discard(join.pod_uid)
             self._votes.discard(join.pod_uid)

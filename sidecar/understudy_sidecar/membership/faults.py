@@ -81,21 +81,6 @@ def _cause_of_loss(state: CoordinatorState, member: MemberRecord, reason: str, l
     return Cause(rank, member.name, member.node, None, None, reason)
 
 
-def is_consequence(state: CoordinatorState, now: float) -> bool:
-    """Whether workers fail because a member leaves (the next round follows its end), or because one is silent."""
-    active = state.roster.active_members()
-    if any(x.uid in state.roster.leaving for x in active):
-        return True
-    suspects = [x for x in active if x.uid in state.roster.suspects]
-    if not suspects or not state.has_majority():
-        return False
-    for suspect in suspects:
-        lose_member(
-            state, suspect, Fault.NODE, "its connection went silent, and workers of other pods failed or hang", now
-        )
-    return True
-
-
 def cause_of(state: CoordinatorState, member: MemberRecord, failed: m.WorkerFailed | None, message: str) -> Cause:
     if failed is None:
         return Cause(None, member.name, member.node, None, None, message)

@@ -1,9 +1,10 @@
 """Whether this coordinator is still followed: the check-quorum, and when it steps down without a majority.
 
-Rules: a coordinator whose process was paused, or that is about to close the job as failed, asks all members first.
-Until a majority has answered, it decides nothing, and a closed connection is no loss: the member may have called
-another coordinator, and may return. Without a majority the coordinator may itself be partitioned: it counts no silent
-member as lost, and steps down after half the fence time. Without voters and observers it steps down after STEP_DOWN_S.
+Rules: a coordinator asks all members in three cases: its process was paused, it has lost silent members, or it is about
+to close the job as failed. Until a majority has answered, it decides nothing, and a closed connection is no loss: the
+member may have called another coordinator, and may return. Without a majority the coordinator may itself be
+partitioned: it counts no silent member as lost, and steps down after half the fence time. Without voters and observers
+it steps down after STEP_DOWN_S.
 """
 
 from understudy_protocol.enums import Fault
@@ -89,6 +90,30 @@ def lose_silent(state: CoordinatorState, silent: list[SilentMember], now: float)
         return
     for entry in silent:
         faults.lose_member(state, entry.member, Fault.NODE, entry.reason, now)
+    _confirm(state)
+
+
+def is_consequence(state: CoordinatorState, now: float) -> bool:
+    """Whether workers fail because a member leaves (the next round follows its end), or because one is silent."""
+    active = state.roster.active_members()
+    if any(x.uid in state.roster.leaving for x in active):
+        return True
+    suspects = [x for x in active if x.uid in state.roster.suspects]
+    if not suspects or not state.has_majority():
+        return False
+    reason = "its connection went silent, and workers of other pods failed or hang"
+    for suspect in suspects:
+        faults.lose_member(state, suspect, Fault.NODE, reason, now)
+    _confirm(state)
+    return True
+
+
+def _confirm(state: CoordinatorState) -> None:
+    """Silent members were lost. Perhaps this coordinator itself is cut off, and the silence of the others is noticed a
+    moment later: the next round waits for the answers of a majority.
+    """
+    if state.voter_configs.newest.exists and state.quorum.check is None:
+        start_check(state)
 
 
 def step_down_if_not_followed(state: CoordinatorState, now: float) -> None:

@@ -14,7 +14,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.enums import Fault, OnFailedUpdate
 from understudy_protocol.recovery import Cause
 from understudy_protocol.rollouts import Rollouts, UpdateFailure
-from understudy_sidecar.membership import ending, faults
+from understudy_sidecar.membership import ending, faults, quorum
 from understudy_sidecar.membership.coordinator_state import CoordinatorState, ReplicasReport
 from understudy_sidecar.membership.roster import MemberRecord
 from understudy_sidecar.membership.round_state import Phase
@@ -41,7 +41,7 @@ def on_time(state: CoordinatorState, now: float) -> None:
     report = next(
         (x for x in state.rollouts.values() if x.replicas.token == state.round.token and _is_final(state, x)), None
     )
-    if report is None or faults.is_consequence(state, now):
+    if report is None or quorum.is_consequence(state, now):
         return
     assert report.replicas.failure is not None
     cause, why = _cause(report), reason(report.replicas.failure, state.shape.update_retries)

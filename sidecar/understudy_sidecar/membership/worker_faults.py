@@ -9,7 +9,7 @@ escalation.py decides about the recovery, once the other failures of the round a
 from understudy_protocol import membership as m
 from understudy_protocol.enums import Fault, WorkersState
 from understudy_protocol.observer import Cause
-from understudy_sidecar.membership import ending, escalation, faults, hangs, leaving
+from understudy_sidecar.membership import ending, escalation, faults, hangs, leaving, quorum
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.first_failure import UNKNOWN, bounded_time
 from understudy_sidecar.membership.roster import MemberRecord
@@ -78,7 +78,7 @@ def _on_failure(
     state: CoordinatorState, member: MemberRecord, failed: m.WorkerFailed | None, message: str, now: float
 ) -> None:
     cause = faults.cause_of(state, member, failed, message)
-    if faults.is_consequence(state, now):
+    if quorum.is_consequence(state, now):
         faults.add_consequence(state, cause)
         return
     if failed is None:
@@ -91,7 +91,7 @@ def _on_failure(
 
 
 def _on_hang(state: CoordinatorState, hang: hangs.Hang, now: float) -> None:
-    if faults.is_consequence(state, now):
+    if quorum.is_consequence(state, now):
         return
     match hang:
         case hangs.MissingStart(member, reason):

@@ -134,6 +134,20 @@ def test_a_member_that_connects_late_gets_a_vote_request_too() -> None:
     assert elected(pool.grant("d")) == O2
 
 
+def test_both_connections_of_a_member_that_calls_twice_may_end_in_any_order() -> None:
+    """Found by the simulation (seed 654908): the sidecar ended with a KeyError."""
+    # given a member that calls again before its first connection has ended
+    pool = CandidatePool()
+    pool.call("b")
+    pool.links["b"] = 9
+    pool.call("b")
+    # when the newer connection ends first
+    pool.do(e.Dropped(9, False))
+    pool.do(e.Dropped(2, False))
+    # then no caller is left
+    assert pool.machine.callers == {}
+
+
 def test_votes_for_another_term_do_not_count() -> None:
     pool = CandidatePool()
     pool.call("b", "c")

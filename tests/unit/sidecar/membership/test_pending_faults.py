@@ -138,10 +138,30 @@ def test_a_member_that_was_silent_before_is_the_cause() -> None:
     driven.fail_worker("active-1", "a peer has gone")
     driven.answer_heartbeats("active-1", "active-2", "spare-0")
     assert driven.lost_pods() == {"active-0": "Node"}
+    # then the next round waits for the answers of a majority: the coordinator itself may be cut off
+    assert driven.assigned() == {}
+    driven.answer_heartbeats("active-1", "active-2", "spare-0")
     assert driven.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
     (entry,) = driven.coordinator.snapshot().recoveries
     assert (entry.fault, entry.cause.pod) == (Fault.NODE, "active-0")
     assert charged(driven) == 0
+
+
+def test_a_silent_member_is_replaced_once_a_majority_has_answered() -> None:
+    """Found by the simulation (seed 654437): a coordinator that was cut off alone, and noticed the silence of one
+    member first, took the ranks itself, while the others went on.
+    """
+    # given a coordinator with a majority, as far as it knows
+    driven = committed()
+    # when a member is silent
+    cut_off(driven, "active-0")
+    driven.fail_worker("active-1", "a peer has gone")
+    # then no round is formed before a majority has answered
+    assert driven.lost_pods() == {"active-0": "Node"}
+    driven.answer_heartbeats("active-1")
+    assert driven.assigned() == {}
+    driven.answer_heartbeats("active-2", "spare-0")
+    assert driven.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
 
 
 def test_a_member_that_reports_only_then_that_it_leaves_is_the_cause() -> None:
