@@ -22,7 +22,7 @@ from understudy_sidecar.membership.events import CopiesPlanned, CopyFetched, Fet
 from understudy_sidecar.server import Server, SidecarIdentity
 
 KEY, JOB, MAGIC = bytes(range(32)), "job-uid", 0x756E64736E617031
-PAGE, HEADER, LIMIT_S = 4096, 128, 20.0
+PAGE, HEADER, LIMIT_S = 4096, 128, 60.0
 WORLD = 3
 R0, R1 = RoundToken(1, 1, 0), RoundToken(1, 1, 1)
 

@@ -14,7 +14,7 @@ from understudy_protocol.copies import RequestCopy, SendCopies
 from understudy_protocol.snapshots import SavedStep
 from understudy_sidecar.peer_calls import CallFailed, call
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(240)
 OTHER_KEY = bytes(range(100, 132))
 
 
@@ -32,7 +32,7 @@ async def copied(owner: CopyingPod, keeper: CopyingPod, step: int, content: byte
 
 
 async def until_kept(keeper: CopyingPod, owner: CopyingPod, step: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while step not in await keeper.kept_steps(owners=(owner.owner,)):  # noqa: ASYNC110 (the holder tells nobody)
             await asyncio.sleep(0.01)
 
@@ -212,7 +212,7 @@ async def test_a_state_that_is_larger_than_the_memory_is_not_stored() -> None:
         # given a pod with more memory, whose pod has the place of the owner
         await keeper.plan(owners=(owner.owner,))
         await large.plan(holders=(keeper.holder,))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not large.link.counts.failed:  # the first record may be in buffers when the connection is closed
                 large.save(7 + large.link.counts.copied, state(2 << 20))
                 await asyncio.sleep(0.05)
