@@ -48,7 +48,7 @@ class Superseded:
     """To a coordinator that was replaced by an appointment: step down, and redirect all members to that pod."""
 
     term: Term
-    pod_uid: str
+    pod_uid: str  # "": that coordinator is lost
     ip: str
 
 

@@ -198,7 +198,7 @@ class Coordinator:
                 self._on_nodes(nodes)
             case FromOperator(Superseded(term, uid, ip)) if term > state.term and uid != state.pod_uid:
                 state.broadcast(state.roster.links(), m.Redirect(uid, ip))
-                state.step_down(f"the operator has appointed {uid} as coordinator of term {term}")
+                state.step_down(f"the operator reports {uid or 'a coordinator'} of the newer term {term}")
             case FromOperator(End(reason, message)):
                 ending.close(state, reason, message, now)
             case FromOperator() | Tick():

@@ -177,7 +177,7 @@ class Search:
         if self.coordination.snapshot is not None:
             newest_term = max(newest_term, term_of(self.coordination.snapshot))
         if term_of(snapshot) < newest_term:
-            self._on_older(callee, snapshot, now)
+            self._on_older(callee, snapshot, newest_term, now)
             return
         self._replaced.pop(callee.pod_uid, None)
         if callee.pod_uid != self.coordination.coordinator_uid:
@@ -203,7 +203,10 @@ class Search:
         if callee_replaced is not None and uid not in self.coordination.answers.pods:
             self._replaced[uid] = replace(callee_replaced, appoint=None)
 
-    def _on_older(self, callee: Callee, snapshot: Snapshot, now: float) -> None:
+    def _on_older(self, callee: Callee, snapshot: Snapshot, newest_term: Term, now: float) -> None:
+        """A coordinator that has voters steps down only once its members have another one to call. One without voters
+        may have read an old appointment late: it would form a round of an epoch that is over.
+        """
         if callee.pod_uid == self.coordination.coordinator_uid:
             self._start_search(now)
         self._replaced[callee.pod_uid] = replace(callee, appoint=None)
@@ -211,6 +214,8 @@ class Search:
         holder, newest = self._lines.get(self.coordination.coordinator_uid), self.coordination.snapshot
         if holder is not None and newest is not None:
             self._send_superseded(callee.pod_uid, Superseded(term_of(newest), holder.pod_uid, holder.address))
+        elif not snapshot.voters:
+            self._send_superseded(callee.pod_uid, Superseded(newest_term, "", ""))
 
     def _on_refusal(self, callee: Callee, refused: Refused, now: float) -> None:
         self._replaced.pop(callee.pod_uid, None)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -347,6 +348,19 @@ def test_a_replaced_coordinator_is_sent_its_successor_as_soon_as_that_is_known()
     assert [message for _, message in calls.sent] == [Observe(), Observe()]
     calls.receives(A0, coordinator_snapshot(A0, term=2))
     assert calls.sent[2:] == [("s", Superseded(Term(1, 2), A0.uid, A0.ip)), ("a0", Nodes((), NOW))]
+
+
+@pytest.mark.parametrize("voters", [(), (S.uid,)])
+def test_a_coordinator_of_an_older_appointment_steps_down_if_it_has_no_voters(voters: tuple[str, ...]):
+    """Found by the simulation (seed 661725): a sidecar that hung read an old appointment, and formed a round."""
+    # given a job with a newer coordinator, which is lost
+    calls = Calls()
+    calls.follow([A0, S], term=Term(7, 1))
+    calls.dialed()
+    # when a pod reports that it coordinates in an older epoch
+    calls.receives(S, replace(coordinator_snapshot(S), voters=voters))
+    # then it has to step down, unless it has voters: these would lose it, and have no other coordinator to call
+    assert (calls.sent[-1] == ("s", Superseded(Term(7, 1), "", ""))) is not bool(voters)
 
 
 def test_a_replaced_coordinator_stays_on_the_line_until_it_reports_that_it_is_not_the_coordinator():
