@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
 INTERPRETER = b"#!/usr/bin/env python3\n"
-#: Folder of the program in the checkout, and the modules of the protocol that it imports: the names of labels.
+#: Folder of the program in the checkout, and the modules of the protocol that it imports: names, and kinds of faults.
 PROGRAM, SOURCES = "understudy_cli", "sidecar"
-PROTOCOL = ("understudy_protocol/__init__.py", "understudy_protocol/enums.py", "understudy_protocol/pod.py")
+PROTOCOL = tuple(f"understudy_protocol/{name}.py" for name in ("__init__", "enums", "pod", "recovery"))
 MAIN = """\
 import sys
 

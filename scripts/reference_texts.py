@@ -103,6 +103,8 @@ EVENTS = {
     "RestartJobAndIgnoreMaxRestartsFailurePolicyAction": "The same. The restart does not count.",
     "RolloutsRestarted": "The rollout servers restart after a failed weight update.",
     "Rejected": "Condition Invalid or Blocked is True. The event has its message.",
+    "DrillRejected": "A drill breaks nothing. The message has the reason and the fix.",
+    "DrillStarted": "A drill breaks pods or a worker of the job on purpose. The message names them.",
     "NodeAvoided": "New pods of the job avoid a node on which the job has a pod.",
     "AvoidedNodeUsed": "A pod was scheduled to an avoided node, because no other node was free.",
     "WaitingForQuota": "The job waits in Kueue's queue.",
@@ -207,6 +209,10 @@ LABELS = {
 }
 
 ANNOTATIONS = {
+    "understudy.dev/drain": "Pod: why a spare shall take its ranks. Users and `understudy drain` write it. The value "
+    "`false`, or no value, withdraws it. It has no effect in a pod template.",
+    "understudy.dev/drill": "TrainingJob: what to break now, on purpose, and the time of the request, such as "
+    "`Process 2026-11-26T04:30:00Z`. `understudy drill` writes it.",
     "understudy.dev/group-rank": "Pod with ranks: its number among the pods with ranks.",
     "understudy.dev/avoided-nodes": "Pod: the nodes that it may not use, separated by commas.",
     "understudy.dev/least-preferred-nodes": "Pod: the nodes that it uses if no other is free, separated by commas.",

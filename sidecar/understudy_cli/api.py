@@ -1,4 +1,5 @@
-"""A client of the API server that only reads: get, list, watch, logs. Two requests of `doctor` store nothing.
+"""A client of the API server: get, list, watch, logs. It changes only annotations (`annotate`). Two requests
+of `doctor` store nothing.
 
 Rules: each answer and each line has a size limit. No redirect is followed, because it would send the token elsewhere.
 A request whose credentials were rejected is sent once more, with newer ones if the kubeconfig can get any.
@@ -112,6 +113,10 @@ class Api:
         """Ask whether the API server would create the object. Nothing is stored. Raises NoAnswer."""
         self._json("POST", path, {"dryRun": "All", "fieldValidation": "Strict"}, body)
 
+    def annotate(self, path: str, uid: str, annotations: Mapping[str, str | None]) -> None:
+        """Set annotations of an object, and remove those without a value. Raises NoAnswer, also if its uid differs."""
+        self._json("PATCH", path, {}, {"metadata": {"uid": uid, "annotations": dict(annotations)}})
+
     # Requests -------------------------------------------------------------------------------------------------------
 
     def _json(self, method: str, path: str, query: Query, body: Raw | None) -> Raw:
@@ -146,7 +151,7 @@ class Api:
                 self._pool = self._connect()
                 response = self._send(method, path, query, body, read_s)
             if not 200 <= response.status <= 299:
-                raise self._refusal(response, path)
+                raise self._refusal(response, method, path)
             yield response
         finally:
             response.close()
@@ -160,7 +165,7 @@ class Api:
             return self._pool.request(
                 method,
                 url,
-                headers=self._headers(),
+                headers=self._headers(method),
                 body=None if body is None else json.dumps(body).encode(),
                 preload_content=False,
                 redirect=False,
@@ -170,8 +175,9 @@ class Api:
         except urllib3.exceptions.HTTPError as error:
             raise no_answer(self.access.server, error) from error
 
-    def _headers(self) -> dict[str, str]:
-        headers = {"Accept": "application/json, */*", "Content-Type": "application/json"}
+    def _headers(self, method: str) -> dict[str, str]:
+        content = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        headers = {"Accept": "application/json, */*", "Content-Type": content}
         headers |= {"Accept-Encoding": "identity", "User-Agent": "understudy"}
         if token := self._bearer.token():
             headers["Authorization"] = f"Bearer {token}"
@@ -182,7 +188,7 @@ class Api:
             headers["Impersonate-User"] = self.access.impersonate
         return headers
 
-    def _refusal(self, response: urllib3.BaseHTTPResponse, path: str) -> NoAnswer:
+    def _refusal(self, response: urllib3.BaseHTTPResponse, method: str, path: str) -> NoAnswer:
         try:
             answer = json.loads(_read(response, CHUNK_BYTES, path, self.access.server))
         except (ValueError, RecursionError, NoAnswer):
@@ -194,7 +200,8 @@ class Api:
                 f"the API server rejects the credentials of context {context}: log in again, or use another context"
             )
         elif response.status == FORBIDDEN:
-            message = f"{message}. Ask for the role view, which contains the rights of this command"
+            role = "edit" if method == "PATCH" else "view"
+            message = f"{message}. Ask for the role {role}, which contains the rights of this command"
         return NoAnswer(message, response.status)
 
     def _connect(self) -> urllib3.PoolManager:

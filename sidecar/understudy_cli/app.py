@@ -6,6 +6,7 @@ Each verb reads objects, calls a view, and prints it. Errors for users are Comma
 import os
 import sys
 import time
+from datetime import UTC, datetime
 from importlib import metadata, util
 from pathlib import Path
 from typing import Annotated
@@ -18,8 +19,8 @@ from understudy_cli.cluster import PODS, Cluster
 from understudy_cli.credentials import find_access
 from understudy_cli.diagnosis import examine
 from understudy_cli.facts import Job, Pod
-from understudy_cli.failures import CommandFailed, ExitCode, NotFound, WrongCall
-from understudy_cli.live import job_frames, tree_frames
+from understudy_cli.failures import CommandFailed, ExitCode, NotFound, NotPossible, WrongCall
+from understudy_cli.live import job_frames, tree_frames, wait_for_drain, wait_for_drill
 from understudy_cli.log_lines import Wanted
 from understudy_cli.pod_logs import FollowedLogs, Line, pods_to_read, read_lines
 from understudy_cli.printing import (
@@ -39,7 +40,10 @@ from understudy_cli.printing import (
 )
 from understudy_cli.reading import read_job, read_node, read_pod, read_pool
 from understudy_cli.render import Output
-from understudy_cli.views import causes, checks, jobs, nodes, spares, timeline
+from understudy_cli.views import causes, checks, drains, drills, jobs, nodes, spares, timeline
+from understudy_cli.views.drill_schedule import schedule_manifests
+from understudy_protocol import enums
+from understudy_protocol import pod as names
 
 app = typer.Typer(
     name="understudy",
@@ -47,8 +51,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Shows training jobs, their faults and their recoveries. Reads a cluster through the kubeconfig.",
-    epilog="Exit codes: 0 done, 1 error found by doctor, 2 wrong command line, 3 not found, 4 no answer, 130 Ctrl-C.",
+    help="Shows training jobs, their faults and their recoveries, in the cluster of the kubeconfig.",
+    epilog="Exit codes: 0 done, 1 problem found, 2 wrong command line, 3 not found, 4 no answer, 130 Ctrl-C.",
 )
 
 Namespace = Annotated[
@@ -333,6 +337,95 @@ def doctor(
     show({"findings": found}, output, lambda: render.diagnosis(found))
     if any(finding.level is checks.Level.ERROR for finding in found):
         raise typer.Exit(ExitCode.PROBLEM_FOUND)
+
+
+# drain ----------------------------------------------------------------------------------------------------------------
+
+
+@app.command("drain", epilog="Example: understudy drain llm llm-workers-0-1 --wait")
+def drain(
+    job: JobName,
+    target: Annotated[str, typer.Argument(metavar="POD|NODE", help="A pod of the job, or a node: all pods there.")],
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="The reason, for events and the Recovery.")
+    ] = "",
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until spares train, and show what the swap cost.")] = False,
+    timeout: Annotated[float, typer.Option("--timeout", min=0.0, metavar="SECONDS", help="For --wait.")] = 600.0,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Withdraw the request, if the swap has not begun.")] = False,
+    output: Format = Output.TABLE,
+    namespace: Namespace = "",
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Move the ranks of a pod to a spare.
+
+    All workers save, and a spare takes over. Then the pod ends. Needs the right to patch pods.
+    """
+    if cancel and (wait or reason):
+        raise WrongCall("--cancel with --wait or --reason: there is nothing to wait for; leave the others out")
+    cluster = connect(kubeconfig, context, namespace)
+    found = cluster.job(job)
+    pods = [read_pod(raw) for raw in cluster.pods_of(found)]
+    if cancel:
+        for pod in drains.chosen_pods(found, pods, target):
+            cluster.annotate(pod, {names.ANNOTATION_DRAIN: None})
+        remark("withdrawn: pods that still have their ranks keep them")
+        return
+    planned = drains.plan_drain(found, pods, target)
+    known = {recovery.detected_at for recovery in cluster.recoveries_of(found)}
+    for pod in planned.pods:
+        cluster.annotate(pod, {names.ANNOTATION_DRAIN: reason or "requested with understudy drain"})
+    if planned.remark and not output.is_data:
+        remark(planned.remark)
+    rows = drains.requested_rows(planned)
+    if wait:
+        rows = wait_for_drain(cluster.follow(found), found, planned, known, timeout, program())
+    show({"pods": rows}, output, lambda: render.drain(rows))
+
+
+# drill ----------------------------------------------------------------------------------------------------------------
+
+
+@app.command("drill", epilog="Example: understudy drill llm --fault process")
+def drill(
+    job: JobName,
+    fault: Annotated[
+        enums.Drill,
+        typer.Option("--fault", case_sensitive=False, help="process, pod, coordinator, hang or node."),
+    ],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Break the job without a question.")] = False,
+    timeout: Annotated[float, typer.Option("--timeout", min=0.0, metavar="SECONDS", help="For the recovery.")] = 600.0,
+    schedule: Annotated[
+        str, typer.Option("--schedule", metavar="CRON", help="Print a CronJob that does it regularly; break nothing.")
+    ] = "",
+    image: Annotated[str, typer.Option("--image", metavar="IMAGE", help="For --schedule: one with understudy.")] = "",
+    output: Format = Output.TABLE,
+    namespace: Namespace = "",
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Break a job on purpose, and show what a real fault would cost.
+
+    Only if spec.drills is Allowed. Needs the right to patch the job. A drill never counts against a node or a pod.
+    """
+    cluster = connect(kubeconfig, context, namespace)
+    found = cluster.job(job)
+    drills.check_drill(found)
+    if schedule:
+        sys.stdout.write(render.manifests(schedule_manifests(found, fault, schedule, image)))
+        return
+    if not yes and not sys.stdin.isatty():
+        raise WrongCall(f"drill {job} without --yes: there is no terminal to ask whether the job may be broken")
+    if not yes and not typer.confirm(f"This {drills.BREAKS[fault]} of job {job}. Continue?"):
+        raise NotPossible("nothing was broken")
+    pods = [read_pod(raw) for raw in cluster.pods_of(found)]
+    known = {recovery.detected_at for recovery in cluster.recoveries_of(found)}
+    request = f"{fault.value} {datetime.now(UTC).strftime('%Y-%m-%dT%H:%M:%S.%fZ')}"
+    cluster.annotate_job(found, {names.ANNOTATION_DRILL: request})
+    result = wait_for_drill(cluster.follow(found), found, request, pods, known, timeout, program())
+    if result.remark and not output.is_data:
+        remark(result.remark)
+    show(result, output, lambda: render.drill(result))
 
 
 if util.find_spec("understudy_local") is not None:  # the plugin's file does not contain local mode

@@ -1,11 +1,11 @@
 """The objects of one namespace, or of all, as the verbs ask for them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from understudy_cli import fields
 from understudy_cli.api import FORBIDDEN, NOT_FOUND, Api, collection
-from understudy_cli.facts import INJECTED_JOB, TRAINING_JOB, Job, Recovery
+from understudy_cli.facts import INJECTED_JOB, TRAINING_JOB, Job, Pod, Recovery
 from understudy_cli.failures import NoAnswer, NotFound
 from understudy_cli.fields import Raw
 from understudy_cli.following import Collection, Followed
@@ -65,6 +65,15 @@ class Cluster:
     def events_of(self, job: Job) -> tuple[Raw, ...]:
         selector = f"involvedObject.uid={job.uid}"
         return self.api.list(collection("v1", EVENTS, job.namespace), fields_of=selector).items
+
+    def annotate(self, pod: Pod, annotations: Mapping[str, str | None]) -> None:
+        """Set annotations of this pod, and not of a later one of its name. Raises NoAnswer."""
+        self.api.annotate(f"{collection('v1', PODS, pod.namespace)}/{pod.name}", pod.uid, annotations)
+
+    def annotate_job(self, job: Job, annotations: Mapping[str, str | None]) -> None:
+        """Raises NoAnswer."""
+        path = f"{collection(GROUP, PLURALS[job.kind], job.namespace)}/{job.name}"
+        self.api.annotate(path, job.uid, annotations)
 
     def follow_jobs(self) -> Followed:
         paths = ((plural, collection(GROUP, plural, self.namespace)) for plural in PLURALS.values())

@@ -78,6 +78,17 @@ class AvoidedNode:
 
 
 @dataclass(frozen=True)
+class Drill:
+    """The operator's record of a drill. request: the annotation that asked for it. refusal: "" if it began."""
+
+    request: str
+    at: float | None
+    pods: tuple[str, ...]
+    node: str
+    refusal: str
+
+
+@dataclass(frozen=True)
 class Job:
     """A TrainingJob or an InjectedJob. recoveries: those of its status, the oldest first."""
 
@@ -108,6 +119,8 @@ class Job:
     avoided_nodes: tuple[AvoidedNode, ...]
     pool: str
     restarts: int
+    allows_drills: bool
+    drill: Drill | None
 
     def condition(self, kind: str) -> Condition | None:
         return next((condition for condition in self.conditions if condition.type == kind), None)
@@ -120,6 +133,10 @@ class Job:
         """Whether the object belongs to this job, as its ownerReferences say: labels and names can be copied."""
         owners = fields.entries(raw, "metadata", "ownerReferences")
         return any(fields.text(owner, "uid") == self.uid for owner in owners)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.is_true("Completed") or self.is_true("Failed")
 
     @property
     def pod_selector(self) -> str:

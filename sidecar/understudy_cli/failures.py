@@ -34,6 +34,13 @@ class NotFound(CommandFailed):
         super().__init__(message, ExitCode.NOT_FOUND)
 
 
+class NotPossible(CommandFailed):
+    """The job cannot do this now, or has not done it in time."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, ExitCode.PROBLEM_FOUND)
+
+
 class NoAnswer(CommandFailed):
     """The API server does not respond, or rejects a request."""
 

@@ -1,7 +1,9 @@
-"""The live views of `get -w`: a frame whenever something has changed."""
+"""What follows the objects of a cluster: the live views of `get -w`, a frame whenever something has changed; and
+the waits of `drain` and `drill`.
+"""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 
 from rich.console import Group, RenderableType
@@ -10,11 +12,11 @@ from rich.text import Text
 from understudy_cli import render
 from understudy_cli.cluster import PLURALS, PODS, RECOVERIES
 from understudy_cli.facts import Job, Pod, Recovery
-from understudy_cli.failures import NotFound
+from understudy_cli.failures import NotFound, NotPossible
 from understudy_cli.following import Followed, ReadOnce
 from understudy_cli.printing import Frame
 from understudy_cli.reading import read_job, read_pod, recoveries_of
-from understudy_cli.views import jobs
+from understudy_cli.views import drains, drills, jobs
 
 #: A live view is drawn at most this often, and at least as often as an age changes.
 FRAME_S, IDLE_S = 0.1, 1.0
@@ -36,13 +38,72 @@ def tree_frames(followed: Followed, job: Job, *, wide: bool) -> Iterator[Frame]:
     """Until the job is deleted. Raises NotFound then."""
     read_pods = ReadOnce(read_pod)
     for _ in ticks(followed):
-        found = followed.objects(PLURALS[job.kind])
-        if not found:
-            raise NotFound(f"job {job.name} was deleted")
-        newest = read_job(found[0])
+        newest = _followed_job(followed, job)
         pods = read_pods(followed.objects(PODS))
         recoveries = recoveries_of(newest, followed.objects(RECOVERIES))
         yield with_warning(followed, partial(draw_tree, newest, pods, recoveries, wide=wide))
+
+
+def wait_for_drain(
+    followed: Followed,
+    job: Job,
+    drain: drains.Drain,
+    known: Collection[float | None],
+    limit_s: float,
+    program: str,
+) -> tuple[drains.DrainRow, ...]:
+    """The result, once spares train in place of the drained pods. Raises NotPossible after that time."""
+    read_pods = ReadOnce(read_pod)
+    until = time.monotonic() + limit_s
+    rows, newest = drains.requested_rows(drain), job
+    while time.monotonic() < until:
+        followed.take(min(IDLE_S, max(0.0, until - time.monotonic())))
+        if not followed.is_complete:
+            continue
+        newest = _followed_job(followed, job)
+        pods, objects = read_pods(followed.objects(PODS)), followed.objects(RECOVERIES)
+        rows = drains.drain_rows(drain, pods, recoveries_of(newest, objects), known)
+        if all(row.state is drains.DrainState.DONE for row in rows):
+            return rows
+        if newest.has_ended:
+            raise NotPossible(f"job {job.name} has ended before the drain was done")
+    raise NotPossible(drains.late(newest, rows, limit_s, program))
+
+
+def wait_for_drill(
+    followed: Followed,
+    job: Job,
+    request: str,
+    before: Sequence[Pod],
+    known: Collection[float | None],
+    limit_s: float,
+    program: str,
+) -> drills.DrillResult:
+    """The result, once the job has recovered. before: its pods at the request. Raises NotPossible after that time."""
+    until = time.monotonic() + limit_s
+    drill = None
+    while time.monotonic() < until:
+        followed.take(min(IDLE_S, max(0.0, until - time.monotonic())))
+        if not followed.is_complete:
+            continue
+        newest = _followed_job(followed, job)
+        drill = newest.drill if newest.drill is not None and newest.drill.request == request else None
+        if drill is not None and drill.refusal:
+            raise NotPossible(f"nothing was broken: {drill.refusal}")
+        recoveries = recoveries_of(newest, followed.objects(RECOVERIES))
+        if drill is not None and (found := drills.result(newest, drill, before, recoveries, known)) is not None:
+            return found
+        if newest.has_ended:
+            raise NotPossible(f"job {job.name} has ended before it recovered: {program} why {job.name}")
+    raise NotPossible(drills.late(job, drill, limit_s, program))
+
+
+def _followed_job(followed: Followed, job: Job) -> Job:
+    """Raises NotFound if it was deleted."""
+    found = followed.objects(PLURALS[job.kind])
+    if not found:
+        raise NotFound(f"job {job.name} was deleted")
+    return read_job(found[0])
 
 
 def draw_tree(

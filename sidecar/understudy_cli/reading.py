@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable
 
 from understudy_cli import fields
-from understudy_cli.facts import AvoidedNode, Cause, Condition, Job, Node, Pod, Pool, Recovery
+from understudy_cli.facts import AvoidedNode, Cause, Condition, Drill, Job, Node, Pod, Pool, Recovery
 from understudy_cli.fields import Raw
+from understudy_cli.untrusted import one_line
 from understudy_protocol import pod as names
 
 #: Strategies, in the order of `status.recoveriesByStrategy`.
@@ -47,6 +48,8 @@ def read_job(raw: Raw) -> Job:
         avoided_nodes=tuple(map(_avoided, fields.entries(status, "avoidedNodes"))),
         pool=_name(raw, "spec", "spares", "pool"),
         restarts=fields.count(status, "restarts"),
+        allows_drills=fields.text(raw, "spec", "drills") == "Allowed",
+        drill=_drill(fields.table(status, "drill")),
     )
 
 
@@ -178,6 +181,23 @@ def _conditions(status: Raw) -> tuple[Condition, ...]:
 def _recovery_of(status: Raw, name: str) -> Recovery | None:
     found = fields.table(status, name)
     return read_recovery(found) if found else None
+
+
+def _drill(raw: Raw) -> Drill | None:
+    pods = fields.get(raw, "pods")
+    return (
+        Drill(
+            request=fields.text(raw, "request", limit=80),
+            at=fields.time(raw, "at"),
+            pods=tuple(one_line(pod, _NAME_LENGTH) for pod in pods if isinstance(pod, str))
+            if isinstance(pods, list)
+            else (),
+            node=_name(raw, "node"),
+            refusal=fields.text(raw, "refusal"),
+        )
+        if raw
+        else None
+    )
 
 
 def _avoided(raw: Raw) -> AvoidedNode:

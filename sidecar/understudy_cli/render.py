@@ -18,6 +18,8 @@ from rich.text import Text
 from understudy_cli.log_lines import StackGroup, ranges
 from understudy_cli.views.causes import Explanation, Why
 from understudy_cli.views.checks import Finding, Level
+from understudy_cli.views.drains import DrainRow, DrainState
+from understudy_cli.views.drills import DrillResult
 from understudy_cli.views.jobs import FaultRow, JobRow, JobTree, PodRow
 from understudy_cli.views.nodes import NodeRow
 from understudy_cli.views.spares import Spares
@@ -241,6 +243,43 @@ def nodes(rows: Sequence[NodeRow]) -> RenderableType:
     ]
     fold = ("NODE", "PODS", "AVOIDED BY", "FINDINGS")
     return _table(["NODE", "STATE", "PODS", "AVOIDED BY", "FINDINGS"], lines, fold=fold)
+
+
+def drain(rows: Sequence[DrainRow]) -> RenderableType:
+    lines = [
+        [
+            Text(row.pod),
+            Text(row.ranks),
+            Text(row.node),
+            Text(row.state.value, style="green" if row.state is DrainState.DONE else "yellow"),
+            Text(row.strategy),
+            Text(row.pause),
+            Text(row.lost_steps),
+        ]
+        for row in rows
+    ]
+    columns = ["POD", "RANKS", "NODE", "STATE", "STRATEGY", "PAUSE", "STEPS LOST"]
+    return _table(columns, lines, right=("PAUSE", "STEPS LOST"), fold=("POD", "NODE"))
+
+
+def drill(shown: DrillResult) -> RenderableType:
+    lines = [
+        [
+            Text(shown.fault),
+            Text(row.broken),
+            Text(row.detected_after),
+            Text(row.first_step_after),
+            Text(row.steps_lost),
+            Text(row.strategy),
+        ]
+        for row in shown.rows
+    ]
+    columns = ["FAULT", "BROKEN", "DETECTED AFTER", "FIRST STEP AFTER", "STEPS LOST", "STRATEGY"]
+    return _table(columns, lines, right=columns[2:5], fold=("BROKEN",), padding=1)
+
+
+def manifests(objects: Sequence[Mapping[str, object]]) -> str:
+    return yaml.safe_dump_all(objects, sort_keys=False, allow_unicode=True, width=UNLIMITED)
 
 
 def diagnosis(found: Sequence[Finding]) -> RenderableType:

@@ -11,6 +11,7 @@ from typing import Any, Optional, Union
 
 from understudy_protocol.enums import RoundToken
 from understudy_protocol.launcher import (
+    BreakWorker,
     CheckReadiness,
     DrainWorkers,
     ExitLauncher,
@@ -238,6 +239,7 @@ Event = Union[
     StartWorkers,
     DrainWorkers,
     WriteStacks,
+    BreakWorker,
     StopWorkers,
     ExitLauncher,
     Restore,
@@ -255,6 +257,7 @@ class Aim(Enum):
     TERM_HANDLER = "SIGTERM to the worker, if it handles or ignores that"
     TERM_GROUP = "SIGTERM to the worker's group"
     KILL_GROUP = "SIGKILL to the worker's group"
+    STOP_GROUP = "SIGSTOP to the worker's group"
 
 
 @dataclass(frozen=True)

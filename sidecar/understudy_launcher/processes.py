@@ -36,6 +36,11 @@ from understudy_launcher.process_table import EXISTS, Entry, Handle
 from understudy_launcher.step_page import StepFiles
 from understudy_launcher.zygote import ForkRequest, Zygote
 
+_GROUP_SIGNALS = {
+    Aim.TERM_GROUP: signal.SIGTERM,
+    Aim.KILL_GROUP: signal.SIGKILL,
+    Aim.STOP_GROUP: signal.SIGSTOP,
+}
 Ended = Union[StepsRead, WorkerEnded, GroupEmptied, LeftoversFound]
 
 
@@ -182,7 +187,7 @@ class Workers:
                 if aim is Aim.TERM_WORKER or not process_table.has_default_action(worker.pid, signal.SIGTERM):
                     worker.process.send(signal.SIGTERM)
             elif worker.ended or worker.process.send(EXISTS):  # else its end is reported soon
-                _signal_group(worker, signal.SIGTERM if aim is Aim.TERM_GROUP else signal.SIGKILL)
+                _signal_group(worker, _GROUP_SIGNALS[aim])
 
     def dump_stacks(self, local_rank: int) -> str:
         """Make the worker's stepping process write its Python stacks to stderr. Return why it cannot, or ""."""

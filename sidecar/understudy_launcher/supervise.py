@@ -15,6 +15,7 @@
     RUNNING             the last worker exits 0        FINISHED   WorkersFinished
     RUNNING             a worker makes no step         RUNNING    its stacks, then Hung, if enabled (hangs.py)
     RUNNING             WriteStacks, no step was made  RUNNING    the same for all workers
+    RUNNING             BreakWorker (a drill)          RUNNING    SIGKILL or SIGSTOP to the group of one worker
     IDLE … STOPPING     StopWorkers                    STOPPING   SIGKILL to every group
     STOPPING            the last group is empty        IDLE       LauncherHello: no process is left
     REPLACING … FAILED  DrainWorkers                   DRAINING   SIGTERM to every worker that can save
@@ -86,7 +87,7 @@ from understudy_launcher.warm import OF_THE_ZYGOTE, ForkServerWatch
 from understudy_launcher.warm import State as WarmState
 from understudy_launcher.warmup import WARMUP, Warmup
 from understudy_protocol import launcher as m
-from understudy_protocol.enums import NO_ROUND, Verdict, WorkersState
+from understudy_protocol.enums import NO_ROUND, Drill, Verdict, WorkersState
 from understudy_protocol.snapshots import SavedSteps
 
 #: The launcher waits this long for its killed workers, and then exits anyway: they end with pid 1.
@@ -158,6 +159,7 @@ class Supervisor:
             m.StopWorkers: self._on_stop_workers,
             m.DrainWorkers: self._on_drain_workers,
             m.WriteStacks: self._on_write_stacks,
+            m.BreakWorker: self._on_break_worker,
             m.ExitLauncher: self._on_exit_launcher,
             m.RenewStore: self._on_renew_store,
             m.CheckReadiness: self._on_check,
@@ -272,6 +274,20 @@ class Supervisor:
         hangs = self._hangs()
         if hangs and order.token == self._round.token:
             self._out.extend(hangs.write_stacks(self._groups.alive, now))
+
+    def _on_break_worker(self, order: m.BreakWorker, now: float) -> None:
+        """Its end is reported like any other. Only a worker that has made a step in this round can be found to hang."""
+        steps = self._steps()
+        ranks = self._groups.alive
+        if order.drill is Drill.HANG:
+            ranks = ranks & steps.newest.keys() if steps else set()
+        if order.token != self._round.token or self.phase is not Phase.RUNNING or not ranks:
+            self._log(f"ignored a drill in round={order.token}: its workers do not run, or have made no step")
+            return
+        local_rank = max(ranks)
+        aim = e.Aim.STOP_GROUP if order.drill is Drill.HANG else e.Aim.KILL_GROUP
+        self._log(f"a drill: {aim.value}, local_rank={local_rank}")
+        self._out.append(e.Signal(local_rank, aim))
 
     def _on_exit_launcher(self, order: m.ExitLauncher, now: float) -> None:
         aim = e.Aim.TERM_WORKER

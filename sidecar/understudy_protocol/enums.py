@@ -25,6 +25,16 @@ class Strategy(str, Enum):
     POD_RECREATE = "PodRecreate"
 
 
+class Drill(str, Enum):
+    """What a drill breaks on purpose."""
+
+    PROCESS = "Process"  # SIGKILL to a worker and its children
+    POD = "Pod"  # the deletion of a pod without a grace period
+    COORDINATOR = "Coordinator"  # the same for the pod of the coordinator
+    HANG = "Hang"  # SIGSTOP to a worker and its children
+    NODE = "Node"  # the same deletion for all pods of the job on a node
+
+
 class Tier(str, Enum):
     """Where the workers of a round restore the training from."""
 

@@ -11,7 +11,7 @@ with a default may be missing.
 from dataclasses import dataclass
 from typing import Optional
 
-from understudy_protocol.enums import NO_ROUND, RoundToken, Verdict, WorkersState
+from understudy_protocol.enums import NO_ROUND, Drill, RoundToken, Verdict, WorkersState
 from understudy_protocol.snapshots import RestoreChoice, SavedSteps
 
 
@@ -203,6 +203,14 @@ class WriteStacks:
 
 
 @dataclass(frozen=True)
+class BreakWorker:
+    """A drill: break one worker of the round, as a fault would. Process: SIGKILL to its group. Hang: SIGSTOP to it."""
+
+    token: RoundToken
+    drill: Drill
+
+
+@dataclass(frozen=True)
 class ExitLauncher:
     """The job is closed, or the member is evicted: end the workers, and exit with this code.
 
@@ -286,6 +294,7 @@ TO_LAUNCHER = (
     DrainWorkers,
     StopWorkers,
     WriteStacks,
+    BreakWorker,
     ExitLauncher,
     Restore,
     RenewStore,

@@ -15,6 +15,7 @@ from understudy_protocol.enums import (
     NO_TERM,
     CloseReason,
     ConfigVersion,
+    Drill,
     FaultClass,
     RoundToken,
     Term,
@@ -339,6 +340,14 @@ class Drain:
 
 
 @dataclass(frozen=True)
+class BreakWorker:
+    """A drill: the launcher breaks one worker of the round."""
+
+    token: RoundToken
+    drill: Drill  # Process or Hang
+
+
+@dataclass(frozen=True)
 class WriteStacks:
     """No worker of the round has made a step in time: the launcher logs stacks, and the member answers with Hung."""
 
@@ -477,6 +486,7 @@ TO_MEMBER = (
     Evicted,
     Drain,
     WriteStacks,
+    BreakWorker,
     Restore,
     Heartbeat,
     LeaseRenewal,

@@ -7,7 +7,7 @@ to the one before: so an operator that connects late, or again, gets the whole s
 from dataclasses import dataclass
 from typing import Optional
 
-from understudy_protocol.enums import CloseReason, Fault, FaultClass, RoundToken, Term, WorkersState
+from understudy_protocol.enums import CloseReason, Drill, Fault, FaultClass, RoundToken, Term, WorkersState
 from understudy_protocol.membership import Close, RankHolder
 from understudy_protocol.recovery import Cause as Cause
 from understudy_protocol.recovery import Consequence as Consequence
@@ -66,11 +66,31 @@ class NodeFact:
 
 
 @dataclass(frozen=True)
+class DrainRequest:
+    """A user wants this pod to give its ranks to a spare, while it still trains."""
+
+    pod_uid: str
+    reason: str  # the user's; may be any text
+
+
+@dataclass(frozen=True)
+class DrillOrder:
+    """Break a worker of this pod in this round, on purpose. A later round is not affected."""
+
+    token: RoundToken
+    pod_uid: str
+    drill: Drill  # Process or Hang: the operator does the others by itself
+    within_s: float  # the fault is detected within this time
+
+
+@dataclass(frozen=True)
 class Nodes:
-    """The verdicts of all nodes of the job's pods. They replace those of the message before."""
+    """The verdicts of all nodes of the job's pods, drains, and a drill. They replace those of the message before."""
 
     facts: tuple[NodeFact, ...]
     at: float = 0.0  # when they were valid; 0: not known
+    drains: tuple[DrainRequest, ...] = ()
+    drill: Optional[DrillOrder] = None
 
 
 @dataclass(frozen=True)
@@ -134,6 +154,7 @@ class Snapshot:
     rollouts: Optional[Rollouts] = None  # None: no worker has reported any
     fork_fallbacks: Optional[ForkFallbacks] = None  # None: all workers that should be forked are forked
     lacks_quorum: bool = False  # no majority of the voters is connected, so it cannot replace a member or form a round
+    restarts_left: Optional[int] = None  # that the budget of restarts still allows now; None: not known
 
 
 @dataclass(frozen=True)

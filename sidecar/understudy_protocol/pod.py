@@ -17,6 +17,7 @@ LABEL_COORDINATOR = f"{GROUP}/coordinator"  # "true" on one pod a job; the Servi
 LABEL_REPLICATED_JOB = f"{GROUP}/replicated-job"
 LABEL_ATTEMPT = f"{GROUP}/attempt"  # the newest epoch before this attempt; not set in the first attempt
 ANNOTATION_GROUP_RANK = f"{GROUP}/group-rank"
+ANNOTATION_DRAIN = f"{GROUP}/drain"  # of a pod: why a spare shall take its ranks; "" or "false": it keeps them
 
 ANNOTATION_AVOIDED_NODES = f"{GROUP}/avoided-nodes"  # of a pod: the nodes that it must avoid, with commas between
 ANNOTATION_LEAST_PREFERRED_NODES = f"{GROUP}/least-preferred-nodes"  # the nodes that it gets only if no other is free
@@ -24,6 +25,7 @@ ANNOTATION_WRITTEN_FIELDS = f"{GROUP}/written-fields"  # of a Job: the fields of
 ANNOTATION_SPEC_HASH = f"{GROUP}/spec-hash"  # of a pod, or a Job: hash of its replicatedJobs as the user wrote them
 ANNOTATION_FAILED_STARTS = f"{GROUP}/failed-starts"  # of a pod: number of consecutive failed pods before it
 ANNOTATION_GANG_MEMBER = f"{GROUP}/gang-member"  # "true" on a spare that replaces a lost pod: plan/capacity/gang.py
+ANNOTATION_DRILL = f"{GROUP}/drill"  # of a TrainingJob: what to break now, and the time of the request
 ANNOTATION_FAULTY = f"{GROUP}/faulty"  # of a node: why it is faulty; "false": it is not, despite all other sources
 ANNOTATION_MAINTENANCE = f"{GROUP}/maintenance"  # of a node: why it will leave soon
 ANNOTATION_FAULT_EXPIRES = f"{GROUP}/fault-expires"  # of a node: when the two above expire, as RFC 3339 or Unix seconds

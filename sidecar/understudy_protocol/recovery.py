@@ -14,6 +14,10 @@ MAX_CONSEQUENCES = 16
 MAX_CONSEQUENCE_CHARS = 200
 #: Recovery.reason of a member that was swapped because of its node's verdict, and not because of a fault.
 SWAP_REASON = "it is swapped before it fails"
+#: Recovery.reason of a member that was swapped because a user drained its pod.
+DRAIN_REASON = "a user drains its pod"
+#: Recovery.reason of a fault that a drill has caused begins with this.
+DRILL_REASON = "a drill"
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,14 @@ class CountedFault:
 
 
 @dataclass(frozen=True)
+class DrilledRound:
+    """A drill breaks a worker of this round. Until that time, a worker's fault in this round counts as the drill's."""
+
+    round: int
+    until: float
+
+
+@dataclass(frozen=True)
 class History:
     """The history that the ladder uses. Of two, the one of the newer term is newer; in one term, the higher number."""
 
@@ -86,3 +98,4 @@ class History:
     evicted: dict[str, str]  # pod uid -> reason of the eviction
     open: tuple[Recovery, ...]  # recoveries that have not ended
     failed_starts: int  # consecutive rounds that failed at their start
+    drilled: Optional[DrilledRound] = None  # the newest one

@@ -22,6 +22,8 @@ instructed only when it calls. So orders wait for the next call, and that call a
     AWAY, POLL            SIGTERM, no save is tried         as it is    SIGKILL to every worker, then ExitNow
     RENDEZVOUS … BARRIER  HandlerClosed                     AWAY        a signal has ended the call
 
+A drill (BreakWorker) signals one worker at once, because a fault does not wait for a call either.
+
 Rules: the supervisor reports a round's workers as started when it orders their start. That report waits until the agent
 has started them: all of them have been seen, one has made a step, or the agent's next call shows it. Until then the
 hello reports STARTING. A worker's failure is reported as soon as it is seen, with the known details: the agent notices
@@ -42,7 +44,14 @@ from understudy_launcher.groups import LEFTOVERS
 from understudy_launcher.phases import AFTER_SIGTERM, ENDING, OnSigterm, Phase
 from understudy_launcher.supervise import Supervisor
 from understudy_protocol.enums import WorkersState
-from understudy_protocol.launcher import LauncherHello, StartWorkers, TakeOver, WorkerExited, WorkersStarted
+from understudy_protocol.launcher import (
+    BreakWorker,
+    LauncherHello,
+    StartWorkers,
+    TakeOver,
+    WorkerExited,
+    WorkersStarted,
+)
 from understudy_torchrun import calls as c
 
 #: How long a signal waits for the agent's next poll; by default the agent polls ten times a second.
@@ -328,7 +337,7 @@ class Agent:
                 self._end(effect)
             elif isinstance(effect, e.Report):
                 self._report(effect)
-            elif not isinstance(effect, e.Signal):
+            elif not isinstance(effect, e.Signal) or isinstance(event, BreakWorker):
                 self._out.append(effect)
             elif not isinstance(event, e.WorkerEnded):
                 self._on_signal(effect.aim, before)

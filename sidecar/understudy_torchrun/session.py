@@ -256,7 +256,7 @@ class Session:
         elif isinstance(effect, c.SignalWorkers):
             self._workers.signal(effect.aim)
         elif isinstance(effect, e.Signal):
-            self._workers.kill_group(effect.local_rank)
+            self._workers.signal_group(effect.local_rank, effect.aim)
         elif isinstance(effect, e.Log):
             log(effect.text)
         elif isinstance(effect, e.DumpStacks):

@@ -26,6 +26,7 @@ _NUMBERS = {
     Aim.TERM_WORKER: signal.SIGTERM,
     Aim.TERM_GROUP: signal.SIGTERM,
     Aim.KILL_GROUP: signal.SIGKILL,
+    Aim.STOP_GROUP: signal.SIGSTOP,
 }
 _UNSEEN = "it has ended; see the exit code that torchrun logged"
 
@@ -120,11 +121,11 @@ class TorchrunWorkers:
         for worker in self._running.values():
             _send(worker.pid, _NUMBERS[aim])
 
-    def kill_group(self, local_rank: int) -> None:
-        """Kill the remaining processes of a worker that has just ended."""
+    def signal_group(self, local_rank: int, aim: Aim) -> None:
+        """Signal the processes of one worker, which may have just ended."""
         for worker in self._running.values():
             if worker.local_rank == local_rank:
-                _send(worker.pid, signal.SIGKILL)
+                _send(worker.pid, _NUMBERS[aim])
 
     def group_of(self, local_rank: int) -> Optional[int]:
         """The process group of a running worker."""

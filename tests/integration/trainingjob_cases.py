@@ -263,6 +263,11 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.termination.replicaGroups[1][2]",
         "Duplicate value: 2",
     ),
+    "drills that are neither allowed nor forbidden": (
+        lambda job: job["spec"].update(drills="Weekly"),
+        "spec.drills",
+        "drills must be Allowed or Forbidden",
+    ),
     "a stepTimeout of nothing": (
         lambda job: job["spec"].update(faults={"hang": {"stepTimeout": "0s"}}),
         "spec.faults.hang.stepTimeout",

@@ -14,15 +14,17 @@ from tests.simulation.sidecars import SimulatedSidecar
 from tests.simulation.training import SimulatedWorker, Training
 from tests.simulation.world import World
 from understudy_protocol import pod as names
-from understudy_protocol.enums import NO_TERM, OnFailedUpdate, Proactive
+from understudy_protocol.enums import NO_TERM, Drill, OnFailedUpdate, Proactive
 from understudy_protocol.membership import Assign, Close
-from understudy_protocol.observer import Snapshot
+from understudy_protocol.observer import DrillOrder, Snapshot
 from understudy_protocol.pod import JobShape
 from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.voter_config import Tally
 
 #: The share of ends of workers.
 ENDS_DURING_SAVE = 0.1
+#: A drill is detected within this time.
+DRILL_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class SimulatedCluster:
     culprits: set[str] = field(default_factory=set)  # names of the pods of such workers
     hangs: set[float] = field(default_factory=set)  # those that coordinators have reported
     final_updates: list[float] = field(default_factory=list)  # when workers reported a failure that ends the job
+    drained: set[str] = field(default_factory=set)  # names of pods that a user drains
     disturbances: list[float] = field(default_factory=list)  # when any other fault was injected
     on_coordinator_sent: Callable[[SimulatedSidecar, object], None] = lambda sidecar, message: None
     _links: int = 0
@@ -97,6 +100,24 @@ class SimulatedCluster:
         self.api = ApiServer(self, setup.slow_start_s)
         self.operator = OperatorModel(self, self.api, setup.spares)
         self.operator.start()
+
+    def drain(self, pod: Pod) -> None:
+        """A user drains this pod."""
+        entry = self.api.objects.get(pod.name)
+        if entry is not None:
+            self.world.log(pod.name, "FAULT: a user drains it")
+            self.drained.add(pod.name)
+            entry.annotations[names.ANNOTATION_DRAIN] = "a new kernel"
+            self.operator.enqueue()
+
+    def order_drill(self, pod: Pod, drill: Drill) -> None:
+        """The operator orders a drill on this pod, in the round that it knows."""
+        coordination = self.operator.coordination
+        if coordination.snapshot is not None and pod.launcher is not None:
+            self.world.log(pod.name, f"FAULT: a drill ({drill.value})")
+            self.worker_faults.append(self.world.now)
+            self.operator.drill = DrillOrder(coordination.snapshot.token, pod.uid, drill, DRILL_S)
+            self.operator.enqueue()
 
     # For pods -------------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from tests.simulation.cluster import Setup, SimulatedCluster
 from tests.simulation.network import Machine
 from tests.simulation.pods import Pod
 from tests.simulation.training import SimulatedWorker
+from understudy_protocol.enums import Drill
 from understudy_protocol.membership import Replicas
 from understudy_protocol.rollouts import UpdateFailure
 from understudy_sidecar.membership.events import FromWorker
@@ -102,6 +103,12 @@ BESIDE = {
 #: In a tenth, nodes get findings in jobs that swap proactively, together with other faults.
 BAD_NODES_SHARE = 1 / 10
 BAD_NODE = "node turns bad"
+#: In a tenth, users drain pods.
+DRAINS_SHARE = 1 / 10
+DRAINED = "pod drained by a user"
+#: In a tenth, drills break workers.
+DRILLS_SHARE = 1 / 10
+DRILL = "drill"
 #: In a tenth, startTimeout is set, and workers hang before their first step.
 STARTS_SHARE = 1 / 10
 START_TIMEOUT_S = 25.0
@@ -190,13 +197,13 @@ def draw_updates(rng: random.Random) -> list[Fault]:
     return faults
 
 
-def draw_bad_nodes(rng: random.Random, faults: list[Fault]) -> list[Fault]:
-    """Add findings of nodes to these faults: at any time, or at the time of another fault or finding."""
+def draw_beside(rng: random.Random, faults: list[Fault], kind: str) -> list[Fault]:
+    """Add faults of this kind to these faults: at any time, or at the time of another fault."""
     times = [fault.at for fault in faults if fault.at != AT_THE_END] or [LAST_FAULT_S / 2]
     for _ in range(rng.randint(1, 4)):
         times.append(rng.choice([rng.choice(times) + rng.choice([0.0, rng.uniform(0.0, 0.5)]), rng.uniform(3.0, 30.0)]))
-    bad = [Fault(at, BAD_NODE) for at in times[-rng.randint(1, 4) :]]
-    return sorted([*faults, *bad], key=lambda fault: (fault.at == AT_THE_END, fault.at))
+    added = [Fault(at, kind) for at in times[-rng.randint(1, 4) :]]
+    return sorted([*faults, *added], key=lambda fault: (fault.at == AT_THE_END, fault.at))
 
 
 def draw_starts(rng: random.Random, faults: list[Fault]) -> list[Fault]:
@@ -295,6 +302,8 @@ class Faults:
             "slow network": lambda: self._slow(fault.lasts_s),
             "clock set": self._set_clock,
             BAD_NODE: self._turn_bad,
+            DRILL: self._drill,
+            DRAINED: lambda: self._on_pod(self.cluster.drain),
             "operator cut off": lambda: self._cut_operator(fault.lasts_s),
         }
         self.struck.append(str(fault))
@@ -364,6 +373,13 @@ class Faults:
                 pod.machine.leaving_reason = "maintenance"
             self.world.log(pod.machine.name, f"FAULT: it turns bad ({kind})")
             self.cluster.operator.enqueue()
+
+    def _drill(self) -> None:
+        """A hang only with a step timeout: otherwise it would not be detected."""
+        if seated := [pod for pod in self.cluster.seated() if not pod.machine.frozen]:
+            may_hang = self.cluster.step_timeout_s and self.cluster.reports_steps
+            kinds = [Drill.PROCESS, Drill.HANG] if may_hang else [Drill.PROCESS]
+            self.cluster.order_drill(self.world.rng.choice(seated), self.world.rng.choice(kinds))
 
     def _hang_worker(self) -> None:
         """Hang a worker with a step timeout: otherwise the hang would not be detected."""

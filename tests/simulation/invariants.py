@@ -183,7 +183,7 @@ class Invariants:
             return
         if recovery.reason.startswith(NOT_COUNTED):
             return
-        in_place = re.match(r"restart \d+ of \d+ |.* failed again before", recovery.reason)
+        in_place = re.match(r"(a drill: )?restart \d+ of \d+ |.* failed again before", recovery.reason)
         upward = re.match(r"pod .* failed |the budget .* is spent|node .* is Faulty|(.*; )?its pod ", recovery.reason)
         if not (in_place if recovery.strategy is Strategy.IN_PLACE else upward):
             raise Violation(

@@ -94,6 +94,7 @@ class LadderInvariants:
         if (
             pod.machine.hardware_finding
             or pod.machine.leaving_reason
+            or pod.name in self.cluster.drained
             or reason.startswith("its workers have not started")
         ):
             return

@@ -174,6 +174,7 @@ class Launcher(Process):
         warm = warm and bool(self.zygote)  # a zygote that has just ended forks nothing
         if start.agent_store and start.rank_offset + local_rank == 0 and start.master_port not in self._stores:
             why = "the store of this round ended before the workers started"
+            self.pod.cluster.worker_faults.append(self.world.now)
             gone = e.WorkerEnded(local_rank, 1, None, 1, why, self.world.now)
             self.later(0.0, lambda: self.handle(gone))
             self.later(0.0, lambda: self.handle(e.GroupEmptied(local_rank)))
@@ -242,6 +243,8 @@ class Launcher(Process):
             return
         if worker.unkillable:
             worker.killed = worker.killed or signal.aim is e.Aim.KILL_GROUP
+        elif signal.aim is e.Aim.STOP_GROUP:
+            worker.hung = worker.stuck = True
         elif signal.aim is e.Aim.KILL_GROUP:
             self._end(worker, KILL_S, None, "SIGKILL")
         elif signal.local_rank in self._untrapped:

@@ -321,7 +321,7 @@ def _drain_nobody() -> Iterator[None]:
     drain = leaving.drain
 
     def forgetting(state: CoordinatorState, grace_s: float, now: float) -> None:
-        if state.swaps.reasons:
+        if state.swaps.begun:
             drain(state, grace_s, now)
         else:
             state.roster.leaving.clear()

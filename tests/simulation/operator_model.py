@@ -30,6 +30,7 @@ from understudy_operator.plan.verdicts.findings import Finding
 from understudy_operator.plan.world.members import avoided_nodes, plan_members
 from understudy_protocol.enums import FaultClass, Strategy
 from understudy_protocol.membership import Close
+from understudy_protocol.observer import DrillOrder
 
 KEYRING = Keyring(b"the master secret of this model, of 42 B..")
 SECRET_WRITES = SecretWrites({"job-job-uid-membership": 0.0})
@@ -52,6 +53,7 @@ class OperatorModel:
     status: JobStatus = field(default_factory=JobStatus)
     completed_at: float | None = None
     recorded_close: Close | None = None
+    drill: DrillOrder | None = None
     machine: Machine = field(default_factory=lambda: Machine("control-plane"))
     _link: CoordinatorLink | None = None
     _coordination: Coordination = field(default_factory=Coordination)
@@ -83,6 +85,10 @@ class OperatorModel:
         self.enqueue()
         self.api.evict()
         self.site.training.world.after(LOOK_AGAIN_S, self._reconcile_later)
+
+    @property
+    def coordination(self) -> Coordination:
+        return self._coordination if self._link is None else self._link.coordination
 
     # Reconcile ------------------------------------------------------------------------------------------------------
 
@@ -120,7 +126,7 @@ class OperatorModel:
             self._link = self._link or CoordinatorLink(
                 self.site, self.api, self.machine, self._coordination, self.enqueue
             )
-            self._link.follow(link)
+            self._link.follow(replace(link, drill=self.drill))
         elif link is not None:
             self._unfollow()
 
@@ -141,7 +147,7 @@ class OperatorModel:
             job=Job("ns", "job", "job-uid", 1, "1", False, 0.0, self.completed_at, spec, self.status),
             pods=tuple(entry.observed() for entry in self.api.objects.values()),
             nodes={node.name: node for node in nodes},
-            coordination=self._coordination if self._link is None else self._link.coordination,
+            coordination=self.coordination,
             keyring=KEYRING,
             has_hostnames_service=True,
             coordinator_address="10.0.0.1:8478",

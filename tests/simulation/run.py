@@ -6,7 +6,12 @@ from dataclasses import dataclass, replace
 from tests.simulation.cluster import Setup, SimulatedCluster, new_cluster
 from tests.simulation.faults import (
     AT_THE_END,
+    BAD_NODE,
     BAD_NODES_SHARE,
+    DRAINED,
+    DRAINS_SHARE,
+    DRILL,
+    DRILLS_SHARE,
     HOST_NETWORK_SHARE,
     LADDER_SHARE,
     LEADERLESS_SHARE,
@@ -16,7 +21,7 @@ from tests.simulation.faults import (
     UPDATES_SHARE,
     Fault,
     Faults,
-    draw_bad_nodes,
+    draw_beside,
     draw_faults,
     draw_ladder,
     draw_leaderless,
@@ -52,7 +57,7 @@ def draw_case(seed: int) -> Case:
         faults = sorted([*faults, *draw_updates(updates)], key=lambda fault: (fault.at == AT_THE_END, fault.at))
     if nodes.random() < BAD_NODES_SHARE:
         setup = replace(setup, proactive=nodes.choice([Proactive.NEXT_CHECKPOINT, Proactive.NOW]))
-        faults = draw_bad_nodes(nodes, faults)
+        faults = draw_beside(nodes, faults, BAD_NODE)
     starts = random.Random(f"starts-{seed}")
     if starts.random() < STARTS_SHARE and setup.reports_steps:
         setup, faults = replace(setup, start_timeout_s=START_TIMEOUT_S), draw_starts(starts, faults)
@@ -64,6 +69,12 @@ def draw_case(seed: int) -> Case:
     no_starts = random.Random(f"no-starts-{seed}")
     if no_starts.random() < NO_STARTS_SHARE:
         faults = draw_no_start(no_starts, faults)
+    drains = random.Random(f"drains-{seed}")
+    if drains.random() < DRAINS_SHARE:
+        faults = draw_beside(drains, faults, DRAINED)
+    drills = random.Random(f"drills-{seed}")
+    if drills.random() < DRILLS_SHARE:
+        faults = draw_beside(drills, faults, DRILL)
     hosts = random.Random(f"hosts-{seed}")
     setup = replace(setup, host_network=hosts.random() < HOST_NETWORK_SHARE)
     snapshots = random.Random(f"snapshots-{seed}")

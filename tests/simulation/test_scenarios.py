@@ -11,7 +11,7 @@ import pytest
 from tests.simulation.cluster import Setup, new_cluster
 from tests.simulation.invariants import Invariants
 from tests.simulation.pods import Pod
-from understudy_protocol.enums import CloseReason, Fault, RoundToken, Strategy
+from understudy_protocol.enums import CloseReason, Drill, Fault, RoundToken, Strategy
 from understudy_protocol.membership import Replicas
 from understudy_protocol.observer import Recovery
 from understudy_protocol.rollouts import UpdateFailure
@@ -83,6 +83,58 @@ def test_a_killed_pod_is_replaced_by_the_spare() -> None:
     assert job.next_round_steps() < 2.0
     assert [pod.name for pod in job.cluster.seated()] == ["active-0", "spare-3", "active-2"]
     assert (job.recovery().fault, job.recovery().strategy) == (Fault.POD, Strategy.SPARE_SWAP)
+
+
+def test_a_drained_pod_is_replaced_by_the_spare_after_a_save_and_a_drained_spare_by_a_new_one() -> None:
+    job = Job()
+    job.cluster.drain(job.members[1])
+    job.next_round_steps(30.0)
+    assert [pod.name for pod in job.cluster.seated()] == ["active-0", "spare-3", "active-2"]
+    recovery = job.recovery()
+    assert (recovery.fault, recovery.strategy, recovery.reason) == (
+        Fault.POD,
+        Strategy.SPARE_SWAP,
+        "a user drains its pod",
+    )
+    # the new spare is drained in turn: another one takes its place, and training goes on
+    job.until(lambda: len(job.cluster.waiting()) == 1, 60.0)
+    spare, token = job.cluster.waiting()[0], job.token
+    job.cluster.drain(spare)
+    job.until(lambda: [pod for pod in job.cluster.waiting() if pod is not spare and not pod.ended] != [], 60.0)
+    assert job.token == token
+
+
+def test_a_drained_coordinator_with_ranks_hands_over_and_is_replaced() -> None:
+    # given a coordinator that was a spare, and has got ranks
+    job = Job()
+    leader = job.coordinator_pod()
+    job.members[1].kill()
+    job.next_round_steps()
+    assert leader in job.cluster.seated()
+    job.until(lambda: len(job.cluster.waiting()) == 1, 60.0)
+    # when a user drains it
+    job.cluster.drain(leader)
+    # then another pod leads, and a spare has its ranks
+    job.until(lambda: leader.ended, 60.0)
+    assert job.coordinator_pod() is not leader
+    job.steps_again()
+    assert (job.recovery().cause.pod, job.recovery().reason) == (leader.name, "a user drains its pod")
+
+
+@pytest.mark.parametrize(("drill", "fault"), [(Drill.PROCESS, Fault.PROCESS), (Drill.HANG, Fault.HANG)])
+def test_a_drill_costs_one_restart_and_no_pod(drill: Drill, fault: Fault) -> None:
+    # given a job in which the second fault of a pod evicts it
+    job = Job(Setup(actives=3, spares=1, machines=8, steps=400, max_per_pod=1, step_timeout_s=10.0))
+    for restarts in (1, 2):
+        # when a drill breaks a worker of the same pod twice
+        job.cluster.order_drill(job.members[1], drill)
+        job.next_round_steps(60.0)
+        # then all restart in place, and only the budget counts that
+        recovery = job.recovery()
+        assert (recovery.fault, recovery.strategy) == (fault, Strategy.IN_PLACE)
+        assert recovery.reason == f"a drill: restart {restarts} of 10 within 1 h"
+        assert job.cluster.seated() == job.members
+        job.steps_again()
 
 
 def test_a_node_without_power_is_found_within_seconds() -> None:

@@ -225,6 +225,14 @@ type TrainingJobSpec struct {
 	// update fails. It cannot be changed after creation.
 	// +optional
 	Rollouts *Rollouts `json:"rollouts,omitempty"`
+
+	// Whether users who may change the job may break it on purpose, to see what a fault
+	// would cost (understudy drill). Allowed or Forbidden. May be changed at any time.
+	// +optional
+	// +kubebuilder:default=Forbidden
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self in ['Allowed', 'Forbidden']",message="drills must be Allowed or Forbidden: set it to whether users may break the job on purpose, or leave it out"
+	Drills string `json:"drills,omitempty"`
 }
 
 // A Job template and the number of Jobs to create from it.
@@ -1011,6 +1019,10 @@ type TrainingJobStatus struct {
 	// +kubebuilder:validation:MaxItems=10
 	Recoveries []RecoveryStatus `json:"recoveries,omitempty"`
 
+	// The newest drill: what was broken on purpose, or why nothing was.
+	// +optional
+	Drill *DrillStatus `json:"drill,omitempty"`
+
 	// Progress of the training, if it reports its steps.
 	// +optional
 	Progress *Progress `json:"progress,omitempty"`
@@ -1022,6 +1034,45 @@ type TrainingJobStatus struct {
 	// +kubebuilder:validation:MaxItems=20
 	AvoidedNodes []AvoidedNode `json:"avoidedNodes,omitempty"`
 }
+
+// A drill.
+type DrillStatus struct {
+	// The value of the annotation understudy.dev/drill that asked for it. Each value is
+	// handled once.
+	Request string `json:"request"`
+
+	// What was to be broken.
+	// +optional
+	Fault DrillFault `json:"fault,omitempty"`
+
+	// When the operator decided.
+	// +optional
+	At *metav1.MicroTime `json:"at,omitempty"`
+
+	// The pods that were broken.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=1000
+	Pods []string `json:"pods,omitempty"`
+
+	// Their node.
+	// +optional
+	Node string `json:"node,omitempty"`
+
+	// The round that ran.
+	// +optional
+	Round *int64 `json:"round,omitempty"`
+
+	// Why nothing was broken, and what to do.
+	// +optional
+	Refusal string `json:"refusal,omitempty"`
+}
+
+// Process: SIGKILL to a worker. Pod: the deletion of a pod without a grace period.
+// Coordinator: the same for the pod of the coordinator. Hang: SIGSTOP to a worker. Node:
+// the same deletion for all pods of the job on a node.
+// +kubebuilder:validation:Enum=Process;Pod;Coordinator;Hang;Node
+type DrillFault string
 
 // A node that new pods avoid.
 type AvoidedNode struct {

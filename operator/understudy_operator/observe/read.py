@@ -56,6 +56,7 @@ def read_job(raw: Raw) -> Job:
         status=status,
         spec=read_spec(raw),
         queue=read_queue(metadata.get("labels", {})),
+        drill_request=(metadata.get("annotations") or {}).get(names.ANNOTATION_DRILL, ""),
     )
     if wrong:
         raise PartlyMalformed(wrong, job)

@@ -16,6 +16,7 @@ from understudy_operator.plan.manifests.warm_spare_pods import pool_secret_name
 from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_protocol import pod as names
 from understudy_protocol.enums import Fault
+from understudy_protocol.recovery import DRILL_REASON
 
 
 def read_pool(raw: Raw) -> Pool:
@@ -110,7 +111,7 @@ def _client(store: Store, job: Job) -> Client:
     failures = tuple(
         (entry.cause.node, parse_time(entry.detected_at))
         for entry in job.status.recoveries
-        if entry.fault is Fault.NODE
+        if entry.fault is Fault.NODE and not entry.reason.startswith(DRILL_REASON)
     )
     return Client(frozenset(pod.node for pod in pods if pod.node and pod.alive), failures)
 

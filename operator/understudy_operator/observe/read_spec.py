@@ -33,6 +33,7 @@ def read_spec(raw: Raw) -> JobSpec:
         managed_by=spec.get("managedBy", ""),
         ttl_s=float(spec["ttlSecondsAfterFinished"]) if "ttlSecondsAfterFinished" in spec else None,
         rollouts=_rollouts(spec["rollouts"]) if "rollouts" in spec else None,
+        drills_allowed=spec.get("drills") == "Allowed",
         claims=tuple(claim for policy in spec.get("volumeClaimPolicies", ()) for claim in _claims(policy)),
     )
 

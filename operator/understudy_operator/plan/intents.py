@@ -9,7 +9,7 @@ from understudy_operator.plan.facts.recovery_objects import RecoveryFields
 from understudy_operator.plan.facts.status import JobStatus, PoolStatus
 from understudy_protocol.enums import Term
 from understudy_protocol.launcher import TakeOver
-from understudy_protocol.observer import Appoint, End, NodeFact, Observe
+from understudy_protocol.observer import Appoint, DrainRequest, DrillOrder, End, NodeFact, Observe
 from understudy_protocol.pod import JobShape
 
 Manifest = Mapping[str, Any]
@@ -132,10 +132,12 @@ class Follow:
     term: Term  # the newest in status: an older leader does not count
     first: tuple[Callee, ...]  # to connect to first, and to stay connected to until a leader is found
     others: tuple[Callee, ...] = ()  # to connect to in turns, with the remaining connections
-    nodes: tuple[NodeFact, ...] = ()  # for the coordinator
+    nodes: tuple[NodeFact, ...] = ()  # for the coordinator, as are the drains
+    drains: tuple[DrainRequest, ...] = ()
     #: Of all pods that have not ended: their addresses, as the API server reports them, by pod uid.
     running: Mapping[str, str] = field(default_factory=dict)
     message_bytes: int = MESSAGE_BYTES  # the largest accepted message of a pod
+    drill: DrillOrder | None = None  # for the coordinator
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from dataclasses import replace
 
 from understudy_operator.plan.facts import keys
 from understudy_operator.plan.facts.observed import Coordination, Observed
+from understudy_operator.plan.facts.status import JobStatus
+from understudy_operator.plan.faults.drills import drill_deletions, drill_order
 from understudy_operator.plan.injection.resolve import plan_target, resolve_injected_job
 from understudy_operator.plan.intents import (
     AdoptSpare,
@@ -85,10 +87,11 @@ def reconcile(observed: Observed, sidecar_image: str, at: float) -> Plan:
                 *claims.pods,
                 *(step for step in adoptions if not isinstance(step, AdoptSpare)),
                 *plan_members(observed, sidecar_image, now),
+                *drill_deletions(observed, status.drill, now),
                 *plan_label(observed, leadership),
             )
         ),
-        link=farewell or _link(observed, leadership, now),
+        link=farewell or _link(observed, leadership, status, now),
         events=plan_events(observed, leadership, status),
         recoveries=plan_recovery_history(observed, status, now),
         remove=_expired(observed, now),
@@ -133,8 +136,9 @@ def _farewell_if_attempt_ends(observed: Observed, now: float) -> Unfollow | None
     return None
 
 
-def _link(observed: Observed, leadership: Leadership, now: float) -> Follow | Unfollow | None:
-    return None if observed.job.spec.world is None else plan_link(observed, leadership, now)
+def _link(observed: Observed, leadership: Leadership, status: JobStatus, now: float) -> Follow | Unfollow | None:
+    link = None if observed.job.spec.world is None else plan_link(observed, leadership, now)
+    return replace(link, drill=drill_order(observed, status.drill, now)) if isinstance(link, Follow) else link
 
 
 def _expired(observed: Observed, now: float) -> str:

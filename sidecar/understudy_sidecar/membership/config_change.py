@@ -133,6 +133,7 @@ def take_leader_snapshot(state: CoordinatorState) -> m.LeaderSnapshot:
             dict(state.fault_history.evicted),
             state.recovery_log.open_in_brief(MAX_OPEN_RECOVERIES_SENT),
             state.backoff.failures,
+            state.fault_history.drilled,
         ),
         state.round.token,
         tuple(state.roster.last_holders[rank] for rank in sorted(state.roster.last_holders)),

@@ -21,6 +21,8 @@
     RUNNING     workers of some actives do not start in time     WAITING     these actives are lost (rounds.py)
     RUNNING     an active leaves                                 RUNNING     drains the others (leaving.py)
     RUNNING     a node gets a finding, and a spare waits         WAITING     Evicted, maybe after a drain (proactive.py)
+    RUNNING     a user drains a pod, and a spare waits           WAITING     Evicted, after a drain (proactive.py)
+    RUNNING     the operator orders a drill (drills.py)          RUNNING     BreakWorker
     RUNNING     all workers of all actives exited 0              CLOSED      Close(Succeeded)
     any         the operator ends the job                        CLOSED      Close(Suspended or Deleted)
     CLOSED      every member acknowledged, or 3 s passed         CLOSED      ShutdownComplete
@@ -42,6 +44,7 @@ from understudy_protocol.pod import JobShape
 from understudy_sidecar.membership import (
     config_change,
     copies,
+    drills,
     ending,
     escalation,
     eviction,
@@ -246,6 +249,9 @@ class Coordinator:
         state = self.state
         state.round_check.request()
         state.notify_observers()
+        proactive.on_requests(state, nodes.drains)
+        if nodes.drill is not None:
+            drills.on_order(state, nodes.drill, state.now)
         for verdict, links in state.nodes.update(nodes.facts, nodes.at, state.roster).items():
             state.broadcast(links, verdict)
 

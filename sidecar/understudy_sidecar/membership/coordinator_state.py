@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from understudy_protocol import membership as m
-from understudy_protocol.enums import NO_ROUND, RoundToken, Term
+from understudy_protocol.enums import NO_ROUND, Fault, RoundToken, Term
 from understudy_protocol.observer import Appoint, StepProgress
 from understudy_protocol.pod import JobShape
 from understudy_protocol.snapshots import CopyOwner, RestoreChoice, SavedStep
@@ -91,6 +91,15 @@ class Restores:
     suspicions: int = 0  # consecutive rounds that failed soon after they had restored a snapshot
 
 
+@dataclass(frozen=True)
+class Swap:
+    """A member is to be replaced before it fails. fault and reason: of the entry in the recovery log."""
+
+    fault: Fault
+    reason: str
+    message: str
+
+
 @dataclass
 class Copies:
     """Which members keep whose copies in the running round. Written by copies.py."""
@@ -104,7 +113,8 @@ class Copies:
 class Swaps:
     """Written by proactive.py."""
 
-    reasons: dict[str, str] = field(default_factory=dict)  # by uid of a member that drains before it is replaced
+    requests: dict[str, str] = field(default_factory=dict)  # the user's reason, by uid of a pod that a user drains
+    begun: dict[str, Swap] = field(default_factory=dict)  # by uid of a member that drains before it is replaced
     checked: tuple[int, int] = (-1, -1)  # version and number of findings when swaps were last looked for
 
 
@@ -261,6 +271,10 @@ class CoordinatorState:
     def node_finding(self, node: str) -> str:
         """The node health finding, about hardware or not; "" if there is none."""
         return self.nodes.finding(node, self.now)
+
+    def reason_to_leave(self, member: MemberRecord) -> str:
+        """Why this member should have no ranks: a finding of its node, or a user drains its pod; else ""."""
+        return self.node_finding(member.node) or self.swaps.requests.get(member.uid, "")
 
     def domain_of(self, member: MemberRecord) -> str:
         return self.nodes.domain(member.node) or member.join.domain

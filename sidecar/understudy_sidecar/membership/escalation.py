@@ -5,8 +5,10 @@ Rules: a fault is counted when all failures of its round are gathered, and the f
 actives before. One that does not answer was lost earlier, and is the cause. If a report of an earlier failure arrives
 meanwhile, the order is uncertain, and no member is evicted. A coordinator without a majority counts no fault and ends
 no job for a spent budget: it may be partitioned or replaced, and the worker may have failed because of that. The member
-is removed by eviction.py.
+is removed by eviction.py. A drill (drills.py) evicts no member.
 """
+
+from dataclasses import replace
 
 from understudy_protocol import membership as m
 from understudy_protocol.enums import Fault
@@ -41,9 +43,11 @@ def count_fault(
         failures = FirstFailure(FailureReport(member.uid, cause, failed_at))
         state.pending.wait_for_fault(PendingFault(failures, at, keep_reason))
         return
-    decision = choose_step(_case(state, member, cause, keep_reason, now), state.fault_history.limits)
+    case = replace(_case(state, member, cause, keep_reason, now), is_drill=_is_drill(state, at))
+    decision = choose_step(case, state.fault_history.limits)
     if decision.step is not LadderStep.EVICT:
-        _restart_or_fail(state, member, cause, decision, at, now, is_certain=not keep_reason)
+        is_certain = not keep_reason and not _is_drill(state, at)
+        _restart_or_fail(state, member, cause, decision, at, now, is_certain=is_certain)
         return
     others = [x for x in state.roster.active_members() if x is not member]
     number = state.send_heartbeat([x.link for x in others if x.link is not None])
@@ -167,9 +171,9 @@ def _restart_or_fail(
     if decision.step is LadderStep.IN_PLACE and decision.is_charged:
         counted = CountedFault(at, member.uid, _rank(state, member, cause))
         state.fault_history.add(counted if is_certain else CountedFault(at, "", None))
-    elif decision.step is LadderStep.IN_PLACE:
+    elif decision.step is LadderStep.IN_PLACE and not _is_drill(state, at):
         state.fault_history.mark_repeated(state.fault_history.in_window(now)[-1])
-    else:
+    elif decision.step is not LadderStep.IN_PLACE:
         worker = f"rank {cause.rank} on {member.name}" if cause.rank is not None else member.name
         strategies = state.recovery_log.strategies_used()
         suffix = f"; recoveries so far: {strategies}" if strategies else ""
@@ -199,6 +203,11 @@ def _case(state: CoordinatorState, member: MemberRecord, cause: Cause, keep_reas
         and (newest.pod_uid, newest.rank) == (member.uid, rank)
         and not newest.is_repeated,
     )
+
+
+def _is_drill(state: CoordinatorState, at: float) -> bool:
+    """Whether the fault that was detected at `at`, in the round that is over, is a drill's: it blames no pod."""
+    return state.fault_history.is_of_drill(state.round.number, at)
 
 
 def _rank(state: CoordinatorState, member: MemberRecord, cause: Cause) -> int:

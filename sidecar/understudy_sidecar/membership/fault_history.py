@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from understudy_protocol.enums import NO_TERM, Term
-from understudy_protocol.recovery import CountedFault, History
+from understudy_protocol.recovery import CountedFault, DrilledRound, History
 from understudy_sidecar.membership.ladder import BudgetLimits
 
 #: Faults in a leader snapshot: standby coordinators resend them in their Joins, which must stay small.
@@ -20,6 +20,7 @@ MAX_EVICTIONS = 20
 class FaultHistory:
     limits: BudgetLimits
     evicted: dict[str, str] = field(default_factory=dict)  # pod uid -> why: a pod that joins again gets Evicted again
+    drilled: DrilledRound | None = None  # the newest
     _all: list[CountedFault] = field(default_factory=list)  # by time
     _sent_in_terms: set[Term] = field(default_factory=set)  # terms in which a snapshot had these faults
     _newest: tuple[Term, int] = (NO_TERM, 0)  # of the restored history
@@ -47,6 +48,20 @@ class FaultHistory:
     def mark_repeated(self, fault: CountedFault) -> None:
         self._all[self._all.index(fault)] = replace(fault, is_repeated=True)
 
+    def restarts_left(self, now: float) -> int:
+        """The restarts that the budget still allows."""
+        return max(0, self.limits.restarts - sum(fault.is_charged for fault in self.in_window(now)))
+
+    def drill(self, drilled: DrilledRound) -> None:
+        self.drilled = drilled
+
+    def is_drilled(self, round_number: int) -> bool:
+        return self.drilled is not None and self.drilled.round == round_number
+
+    def is_of_drill(self, round_number: int, at: float) -> bool:
+        """Whether a fault of a worker in this round, detected at that time, counts as the drill's."""
+        return self.drilled is not None and self.drilled.round == round_number and at <= self.drilled.until
+
     def record_eviction(self, uid: str, reason: str) -> None:
         self.evicted[uid] = reason
         while len(self.evicted) > MAX_EVICTIONS:
@@ -67,6 +82,8 @@ class FaultHistory:
             return False
         self._newest = (history.term, history.number)
         self._add(history.counted_faults)
+        if history.drilled is not None and (self.drilled is None or self.drilled.round < history.drilled.round):
+            self.drilled = history.drilled
         for uid, reason in history.evicted.items():
             if uid not in self.evicted:
                 self.record_eviction(uid, reason)

@@ -3,6 +3,7 @@
 The first condition that is true decides (charged: against the budget of restarts):
 
     EVICT               its node has a Faulty verdict, and its pod can be evicted
+    IN_PLACE, charged   a drill has caused it; not charged if the budget is spent
     IN_PLACE            it repeats a fault during its recovery, for the first time
     EVICT, charged      the budget has a restart left, its pod has used its share, and its rank had no other pod
     IN_PLACE, charged   the budget has a restart left
@@ -20,6 +21,8 @@ have failed first, and if another member can lead with a snapshot that has this 
 
 from dataclasses import dataclass
 from enum import Enum
+
+from understudy_protocol.recovery import DRILL_REASON
 
 
 class LadderStep(Enum):
@@ -49,6 +52,7 @@ class FaultCase:
     rank_had_another_pod: bool = False  # a pod was evicted because of this rank
     budget_spent_on_pod: bool = False  # a pod was evicted when the budget was spent
     is_repeated: bool = False  # see the table
+    is_drill: bool = False  # a drill has caused it
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,12 @@ def choose_step(case: FaultCase, limits: BudgetLimits) -> LadderDecision:
     can_go, window = not case.keep_reason, f"within {format_duration(limits.window_s)}"
     if can_go and case.hardware_finding:
         return LadderDecision(LadderStep.EVICT, False, f"node {case.node} is Faulty: {case.hardware_finding}")
+    if case.is_drill:
+        is_charged = case.charged_restarts < limits.restarts
+        restart = f"restart {case.charged_restarts + 1} of {limits.restarts} {window}"
+        return LadderDecision(
+            LadderStep.IN_PLACE, is_charged, f"{DRILL_REASON}: {restart if is_charged else 'it is not charged'}"
+        )
     if case.is_repeated:
         return LadderDecision(
             LadderStep.IN_PLACE, False, f"{case.pod} failed again before the round had started everywhere"

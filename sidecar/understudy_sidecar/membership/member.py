@@ -14,6 +14,7 @@
     JOINED        Drain                               JOINED        the launcher ends its workers, which may save
     JOINED        WriteStacks                         JOINED        the launcher writes the stacks of its workers
     JOINED        PlanCopies, FetchCopy               JOINED        sends, keeps or fetches copies (member_copies.py)
+    JOINED        BreakWorker                         JOINED        the launcher breaks a worker: a drill
     JOINED        ConfigChange                        JOINED        stores it, and sends ConfigChangeAck
     JOINED        Redirect                            DISCONNECTED  leadership is transferred: calls that standby
     JOINED        the link ends                       DISCONNECTED  calls the standby coordinators

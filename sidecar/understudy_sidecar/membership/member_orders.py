@@ -98,7 +98,9 @@ def _on_order(me: MemberState, message: object, now: float) -> None:
             _on_assignment(me, message)
         case m.Standby(token):
             member_workers.on_standby(me, token)
-        case m.Drain() | m.WriteStacks() | m.FetchCopy() | m.Restore() if member_workers.has_ranks(me, message.token):
+        case m.Drain() | m.WriteStacks() | m.BreakWorker() | m.FetchCopy() | m.Restore() if member_workers.has_ranks(
+            me, message.token
+        ):
             _on_round_order(me, message)
         case m.NodeVerdict() as verdict:
             _keep_verdict(me, verdict)
@@ -124,7 +126,9 @@ def _on_assignment(me: MemberState, message: m.Assign | m.PlanCopies) -> None:
     member_workers.on_assign(me, message)
 
 
-def _on_round_order(me: MemberState, message: m.Drain | m.WriteStacks | m.FetchCopy | m.Restore) -> None:
+def _on_round_order(
+    me: MemberState, message: m.Drain | m.WriteStacks | m.BreakWorker | m.FetchCopy | m.Restore
+) -> None:
     match message:
         case m.Drain(token, grace_s):
             me.order(l.DrainWorkers(token, grace_s))
@@ -132,6 +136,9 @@ def _on_round_order(me: MemberState, message: m.Drain | m.WriteStacks | m.FetchC
             me.order(l.WriteStacks(token))
         case m.FetchCopy():
             member_copies.on_fetch(me, message)
+        case m.BreakWorker(token, drill):
+            me.order(l.BreakWorker(token, drill))
+            me.log(f"a drill ({drill.value}) breaks a worker of round {token}")
         case m.Restore():
             member_workers.on_restore(me, message)
 

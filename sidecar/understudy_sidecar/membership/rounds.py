@@ -135,7 +135,7 @@ def _find_members(state: CoordinatorState, now: float) -> tuple[Missing, Placeme
 
 
 def _rank_candidate(state: CoordinatorState, member: MemberRecord) -> RankCandidate:
-    is_fit, node_stays = not state.hardware_finding(member.node), not state.node_finding(member.node)
+    is_fit, node_stays = not state.hardware_finding(member.node), not state.reason_to_leave(member)
     was_lost_recently = state.losses.was_lost_recently(member.uid, state.now)
     return RankCandidate(member.uid, member.join.index, state.domain_of(member), is_fit, node_stays, was_lost_recently)
 

@@ -28,6 +28,7 @@ def take_snapshot(state: CoordinatorState) -> Snapshot:
         rollouts.view(state),
         _fork_fallbacks(state),
         state.quorum.is_lacking,
+        state.fault_history.restarts_left(state.now),
     )
 
 

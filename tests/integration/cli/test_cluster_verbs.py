@@ -118,7 +118,7 @@ def world(api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> It
         (folder / "kubeconfig").write_text(yaml.safe_dump(config))
         world = World(api_server, folder / "kubeconfig", logs)
         world.apply(*(yaml.safe_load(path.read_text()) for path in sorted((CHECKOUT / "crds").glob("*.yaml"))))
-        kinds = "trainingjobs,injectedjobs,hotsparepools"
+        kinds = "trainingjobs,injectedjobs,hotsparepools,recoveries"
         wait_until(lambda: api_server.kubectl("get", kinds, "-A").returncode == 0, lambda: "the kinds are not served")
         world.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}, READER, BINDING)
         _fill(world)
@@ -248,7 +248,7 @@ def test_doctor_finds_that_no_operator_is_installed(world: World) -> None:
     shown = world.run("doctor", "-n", NAMESPACE, admin=True, code=1)
     assert "no Deployment has the label app.kubernetes.io/name=understudy" in shown
     assert "the API server accepts a small TrainingJob (a dry run)" in shown
-    assert "trainingjobs, injectedjobs, hotsparepools are served" in shown
+    assert "trainingjobs, injectedjobs, hotsparepools, recoveries are served" in shown
     assert world.server.kubectl("get", "tj", "-n", NAMESPACE, "understudy-doctor").returncode == 1
     # a user sees which checks need more rights; the error is the image of a spare
     found = json.loads(world.run("doctor", "-o", "json", code=1))["findings"]
@@ -256,6 +256,83 @@ def test_doctor_finds_that_no_operator_is_installed(world: World) -> None:
     assert (levels["Kinds"], levels["Operator"], levels["Admission"]) == ("ok", "not checked", "not checked")
     assert levels["Your rights"] == "warning"
     assert [finding["check"] for finding in found if finding["level"] == "error"] == ["Images"]
+
+
+def test_a_drain_is_an_annotation_of_the_pod_and_needs_the_right_to_patch_pods(world: World) -> None:
+    # given a job without a ready spare
+    drain = ("drain", "llm", "llm-workers-0-1", "-n", NAMESPACE)
+    assert "job llm has no ready spare" in world.run(*drain, admin=True, code=1)
+    # when a spare is ready
+    uid = world.server.kubectl("get", "tj", "llm", "-n", NAMESPACE, "-o", "jsonpath={.metadata.uid}").stdout
+    manifest, status = pod_manifest(samples.pod("llm-spare-ready", "node-c"), uid)
+    world.apply(manifest)
+    world.set_status("pod", "llm-spare-ready", status)
+    try:
+        # then an account that may only read is refused, and another one drains the pod
+        refused = world.run(*drain, code=4)
+        assert 'cannot patch resource "pods"' in refused
+        assert "Ask for the role edit" in refused
+        assert drains(world) == {}
+        assert "requested" in world.run(*drain, "--reason", "a new kernel", admin=True)
+        assert drains(world) == {"llm-workers-0-1": "a new kernel"}
+        world.run(*drain, "--cancel", admin=True)
+        assert drains(world) == {}
+    finally:
+        world.server.kubectl("delete", "pod", "llm-spare-ready", "-n", NAMESPACE, "--force", "--grace-period=0")
+
+
+def drains(world: World) -> dict[str, str]:
+    found = json.loads(world.server.kubectl("get", "pods", "-n", NAMESPACE, "-o", "json").stdout)["items"]
+    annotations = {pod["metadata"]["name"]: pod["metadata"].get("annotations", {}) for pod in found}
+    return {name: of["understudy.dev/drain"] for name, of in annotations.items() if "understudy.dev/drain" in of}
+
+
+def test_a_drill_is_an_annotation_of_the_job_and_needs_the_right_to_change_it(world: World) -> None:
+    drill = ("drill", "llm", "--fault", "pod", "-n", NAMESPACE)
+    assert "job llm does not allow drills" in world.run(*drill, "--yes", admin=True, code=1)
+    # when the job allows it, as the message says
+    allow = ("patch", "tj", "llm", "-n", NAMESPACE, "--type", "merge", "-p", '{"spec":{"drills":"Allowed"}}')
+    done = world.server.kubectl(*allow)
+    assert done.returncode == 0, done.stderr
+    try:
+        # then an account that may only read is refused
+        assert 'cannot patch resource "trainingjobs"' in world.run(*drill, "--yes", code=4)
+        # and without an operator nothing is broken
+        late = world.run(*drill, "--yes", "--timeout", "2", admin=True, code=1)
+        assert "the operator has not answered within 2 s" in late
+        job = json.loads(world.server.kubectl("get", "tj", "llm", "-n", NAMESPACE, "-o", "json").stdout)
+        request = job["metadata"]["annotations"]["understudy.dev/drill"]
+        assert request.startswith("Pod 20")
+        # the API server stores what the operator records about it
+        record = {"request": request, "fault": "Pod", "at": "2026-11-20T11:59:30.000000Z", "pods": ["p"], "round": 2}
+        world.set_status("trainingjob", "llm", {"drill": record})
+        stored = json.loads(world.server.kubectl("get", "tj", "llm", "-n", NAMESPACE, "-o", "json").stdout)
+        assert stored["status"]["drill"] == record
+    finally:
+        world.set_status("trainingjob", "llm", {"drill": None})
+        world.apply(job_manifest())
+
+
+def test_the_account_of_a_scheduled_drill_may_do_it_and_no_more(world: World) -> None:
+    world.server.kubectl(
+        "patch", "tj", "llm", "-n", NAMESPACE, "--type", "merge", "-p", '{"spec":{"drills":"Allowed"}}'
+    )
+    words = ("--fault", "process", "--schedule", "0 3 * * 1", "--image", "example.com/cli:1")
+    world.apply(*yaml.safe_load_all(world.run("drill", "llm", *words)))
+    account = f"system:serviceaccount:{NAMESPACE}:llm-drill-process"
+
+    def may(verb: str, what: str) -> bool:
+        asked = ("auth", "can-i", verb, what, "--as", account, "-n", NAMESPACE)
+        return world.server.kubectl(*asked).stdout.strip() == "yes"
+
+    allowed = [("patch", "tj/llm"), ("watch", "tj/llm"), ("list", "pods"), ("watch", "recoveries")]
+    assert [one for one in allowed if not may(*one)] == []
+    forbidden = [("patch", "tj/other"), ("create", "pods"), ("delete", "pods"), ("get", "secrets"), ("create", "tj")]
+    assert [one for one in forbidden if may(*one)] == []
+    schedule = world.server.kubectl(
+        "get", "cronjob", "llm-drill-process", "-n", NAMESPACE, "-o", "jsonpath={.spec.schedule}"
+    )
+    assert schedule.stdout == "0 3 * * 1"
 
 
 def test_the_missing_right_of_an_account_is_named(world: World) -> None:

@@ -11,9 +11,10 @@ from rich.console import Console, RenderableType
 
 from tests.unit.cli import samples
 from understudy_cli import render
+from understudy_cli.facts import Drill
 from understudy_cli.log_lines import grouped, newest_dumps
 from understudy_cli.reading import read_job, read_node, read_pod, read_pool, recoveries_of
-from understudy_cli.views import causes, checks, jobs, nodes, spares, timeline
+from understudy_cli.views import causes, checks, drains, drills, jobs, nodes, spares, timeline
 
 FOLDER = Path(__file__).with_name("golden")
 WIDTHS = (80, 120)
@@ -67,6 +68,22 @@ def _nodes() -> RenderableType:
     return render.nodes(rows)
 
 
+def _drain() -> RenderableType:
+    pods = [*map(read_pod, samples.pods()), read_pod(samples.pod("llm-spare-b", "node-e"))]
+    planned = drains.plan_drain(read_job(samples.job()), pods, "llm-workers-0-1")
+    swapped = read_job(samples.job(recoveries=[samples.drained()])).recoveries
+    waiting = drains.requested_rows(drains.plan_drain(read_job(samples.job()), pods, "llm-spare-x7k2p"))
+    return render.drain([*waiting, *drains.drain_rows(planned, pods, swapped, set())])
+
+
+def _drill() -> RenderableType:
+    job = read_job(samples.drillable(recoveries=[samples.drilled()]))
+    drill = Drill("Pod 2026-11-20T11:59:30Z", samples.NOW - 30, ("llm-workers-0-1",), "node-b", "")
+    found = drills.result(job, drill, tuple(map(read_pod, samples.pods())), job.recoveries, set())
+    assert found is not None
+    return render.drill(found)
+
+
 def _doctor() -> RenderableType:
     return render.diagnosis(checks.findings(samples.installation(), samples.NOW))
 
@@ -84,6 +101,8 @@ VIEWS: dict[str, Callable[[], RenderableType]] = {
     "timeline": _timeline,
     "spares": _spares,
     "nodes": _nodes,
+    "drain": _drain,
+    "drill": _drill,
     "doctor": _doctor,
     "stacks": _stacks,
 }

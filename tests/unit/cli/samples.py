@@ -41,6 +41,32 @@ def swap() -> dict[str, Any]:
     )
 
 
+def drained() -> dict[str, Any]:
+    """A user has drained the pod of ranks 2 and 3."""
+    return recovery(
+        fault="Pod",
+        strategy="SpareSwap",
+        reason="a user drains its pod",
+        round=3,
+        cause={"rank": 2, "pod": "llm-workers-0-1", "node": "node-b", "message": "its pod is drained: a new kernel"},
+        detectedAt="2026-11-20T11:59:30.000000Z",
+        resumedAt="2026-11-20T11:59:31.800000Z",
+        pauseSeconds=1.8,
+        lostSteps=0,
+    )
+
+
+def drilled() -> dict[str, Any]:
+    """A drill has deleted the pod of ranks 2 and 3."""
+    return drained() | {
+        "reason": "a drill; its pod is lost",
+        "cause": {"rank": 2, "pod": "llm-workers-0-1", "node": "node-b", "message": "its connection ended"},
+        "detectedAt": "2026-11-20T11:59:30.400000Z",
+        "resumedAt": "2026-11-20T11:59:32.200000Z",
+        "lostSteps": 5,
+    }
+
+
 def recovery_object() -> dict[str, Any]:
     """An object of kind Recovery about a worker with a Python exception, which other workers followed."""
     traceback = '  File "train.py", line 30, in main\n    batch = next(data)\nValueError: no data'
@@ -116,6 +142,12 @@ def job(name: str = "llm", **status: Any) -> dict[str, Any]:
         }
         | status,
     }
+
+
+def drillable(**status: Any) -> dict[str, Any]:
+    """A job that allows drills."""
+    found = job(**status)
+    return found | {"spec": found["spec"] | {"drills": "Allowed"}}
 
 
 def pod(name: str, node: str, *, rank: int | None = None, coordinator: bool = False, **changes: Any) -> dict[str, Any]:

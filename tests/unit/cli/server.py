@@ -3,7 +3,7 @@
 import json
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,8 +16,8 @@ from understudy_cli.kubeconfig import Access
 
 @dataclass(frozen=True)
 class Answer:
-    """A body is JSON unless it is text. lines: of a stream, which stays open until the test ends if `stays`, and whose
-    connection is lost at its end if `breaks`.
+    """A body is JSON unless it is text. make: makes the body of the moment. lines: of a stream, which stays open until
+    the test ends if `stays`, and whose connection is lost at its end if `breaks`.
     """
 
     body: Any = None
@@ -25,14 +25,18 @@ class Answer:
     lines: tuple[Any, ...] = ()
     stays: bool = False
     breaks: bool = False
+    make: Callable[[], Any] | None = None
 
 
 @dataclass
 class Scripted:
-    """answers: by path; the last one of a path is repeated. requests: path and query, in the order of their arrival."""
+    """answers: by path; the last one of a path is repeated. requests: path and query, in the order of their arrival.
+    patches: path, type of the content, and body.
+    """
 
     answers: dict[str, list[Answer]]
     requests: list[tuple[str, dict[str, list[str]], str]] = field(default_factory=list)
+    patches: list[tuple[str, str, Any]] = field(default_factory=list)
     ended: threading.Event = field(default_factory=threading.Event)
     url: str = ""
 
@@ -68,8 +72,15 @@ def scripted(answers: dict[str, list[Answer]], tls: ssl.SSLContext | None = None
                     self.close_connection = True
                     return
             else:
-                self._chunk(answer.body if isinstance(answer.body, str) else json.dumps(answer.body))
+                body = answer.body if answer.make is None else answer.make()
+                self._chunk(body if isinstance(body, str) else json.dumps(body))
             self.wfile.write(b"0\r\n\r\n")
+
+        def do_PATCH(self) -> None:
+            size = int(self.headers["Content-Length"])
+            body = json.loads(self.rfile.read(size))
+            script.patches.append((self.path, self.headers["Content-Type"], body))
+            self.do_GET()
 
         def _chunk(self, text: str) -> None:
             data = text.encode()

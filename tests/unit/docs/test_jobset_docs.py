@@ -15,6 +15,7 @@ UNDERSTUDY_FIELDS = (
     "recovery",
     "termination",
     "faults",
+    "drills",
     "elastic",
     "rollouts",
     "snapshots",

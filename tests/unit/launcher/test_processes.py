@@ -80,6 +80,23 @@ def test_the_last_step_comes_before_the_end_and_the_end_before_the_groups(run: R
     assert running.bells == set()
 
 
+def test_a_stopped_worker_and_its_children_run_no_more_and_can_be_killed(run: Run, tmp_path: Path) -> None:
+    running = run("sh", "-c", f"sleep 600 & echo $! > {tmp_path}/child; wait")
+    child = int(wait_for(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text(), "the child"))
+
+    def state() -> str:
+        return Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
+
+    running.workers.signal(0, Aim.STOP_GROUP)
+    wait_for(lambda: state() == "T", "the stop of the child")
+    assert running.workers.reap() == []
+    running.workers.signal(0, Aim.KILL_GROUP)
+    running.reap_all()
+    (ended, _) = running.events
+    assert isinstance(ended, WorkerEnded)
+    assert ended.signal == "SIGKILL"
+
+
 def test_a_worker_that_never_steps_reports_no_step(run: Run) -> None:
     running = run(sys.executable, "-c", STEP)
     running.reap_all()

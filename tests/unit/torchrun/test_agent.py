@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.unit.launcher.driven import start, token
+from tests.unit.launcher.driven import start, steps, token
 from understudy_launcher import events as e
 from understudy_launcher.phases import OnSigterm
 from understudy_protocol import launcher as m
-from understudy_protocol.enums import NO_ROUND, Verdict, WorkersState
+from understudy_protocol.enums import NO_ROUND, Drill, Verdict, WorkersState
 from understudy_torchrun import calls as c
 from understudy_torchrun.agent import Agent, State
 
@@ -105,6 +105,14 @@ def test_a_round_begins_when_the_agent_waits_for_it() -> None:
     effects = driven.do(start(0))
     assert answers(effects) == [c.Begin(start(0))]
     assert reports(effects) == [], "torchrun has started no worker yet"
+
+
+@pytest.mark.parametrize(("drill", "aim"), [(Drill.PROCESS, e.Aim.KILL_GROUP), (Drill.HANG, e.Aim.STOP_GROUP)])
+def test_a_drill_breaks_one_worker_at_once_and_the_others_run_on(drill: Drill, aim: e.Aim) -> None:
+    driven = running()
+    driven.do(steps(1, rank=1))
+    assert driven.do(m.BreakWorker(token(0), drill)) == [e.Signal(1, aim)]
+    assert driven.looks_around() == [GO_ON]
 
 
 # The start of the workers ---------------------------------------------------------------------------------------------

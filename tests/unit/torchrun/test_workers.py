@@ -133,7 +133,7 @@ def test_the_children_of_a_worker_can_be_killed_until_it_is_forgotten(started: S
     ended = started.end()
     child = int((tmp_path / "child").read_text())
     assert alive(child)
-    started.workers.kill_group(ended.local_rank)
+    started.workers.signal_group(ended.local_rank, Aim.KILL_GROUP)
     wait_for(lambda: not alive(child), "the end of the worker's child")
     started.workers.forget(started.watched[0])
     assert started.watched == []

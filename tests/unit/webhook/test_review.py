@@ -60,6 +60,12 @@ def test_a_pod_that_is_injected_already_needs_no_patch() -> None:
     assert result == {"uid": "u-1", "allowed": True}
 
 
+def test_a_template_drains_no_injected_pod() -> None:
+    raw = pod("job")
+    raw["metadata"].setdefault("annotations", {})["understudy.dev/drain"] = "always"
+    assert "understudy.dev/drain" not in inject(raw, IMAGE).pod["metadata"]["annotations"]
+
+
 def test_a_pod_that_cannot_be_injected_is_refused_with_the_reason() -> None:
     raw = pod("jobset")
     raw["metadata"].setdefault("annotations", {})["understudy.dev/launcher"] = "wrap"

@@ -38,6 +38,7 @@ class Job:
     queue: Queue | None = None  # of Kueue
     log_format: str = TEXT  # of the sidecars of its pods
     host_ports: HostPorts = DEFAULT_HOST_PORTS  # for its pods with hostNetwork
+    drill_request: str = ""  # the annotation understudy.dev/drill
     injected: InjectedJob | None = None  # a Job controller creates its pods; uid is then Owner.membership
 
     @property

@@ -277,6 +277,7 @@ class JobSpec:
     ttl_s: float | None = None  # seconds from the end of the job to its deletion
     claims: tuple[VolumeClaim, ...] = ()
     rollouts: RolloutsSpec | None = None
+    drills_allowed: bool = False  # users may break it on purpose
 
     @property
     def children(self) -> tuple[ReplicatedJob, ...]:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 import msgspec
 
 from understudy_operator.plan.times.rfc3339 import Time, parse_time
-from understudy_protocol.enums import Fault, Strategy, Tier
+from understudy_protocol.enums import Drill, Fault, Strategy, Tier
 
 S = TypeVar("S", bound="Record")
 #: The strategy of a recovery by a restart of the whole job, which no coordinator survives.
@@ -158,6 +158,16 @@ class AvoidedNode(Record, frozen=True, kw_only=True):
     pods: tuple[str, ...] = ()
 
 
+class DrillStatus(Record, frozen=True):
+    request: str  # the annotation that asked for it
+    fault: Drill | None = None
+    at: Time | None = None  # when the operator decided
+    pods: tuple[str, ...] = ()
+    node: str = ""
+    round: Number = -1
+    refusal: str = ""  # why nothing was broken
+
+
 class JobStatus(Record, frozen=True):
     """In the order of the CRD."""
 
@@ -183,6 +193,7 @@ class JobStatus(Record, frozen=True):
     recovery_count: Count = msgspec.field(default_factory=int)  # the sum of these
     last_recovery: RecoveryStatus | None = None
     recoveries: tuple[RecoveryStatus, ...] = ()  # the oldest first
+    drill: DrillStatus | None = None  # the newest
     progress: ProgressStatus | None = None
     avoided_nodes: tuple[AvoidedNode, ...] = ()
 

@@ -5,7 +5,8 @@ Rules:
   same status read twice, or by two operators, adds nothing. If a coordinator revises a cause (it learns which pod ended
   first), the new offense replaces the old one.
 - A fault of the node counts 1. A fault of a worker (Process, Hang) counts 0.5, because the script may have caused it. A
-  pod that ended, was deleted, or was swapped before a fault counts 0. Each value halves within HALF_LIFE_S.
+  pod that ended, was deleted, or was swapped before a fault counts 0, as a drill does. Each value halves within
+  HALF_LIFE_S.
 - Only the offense of each job that counts most is added, because its coordinator could report any number; status names
   a node only if the operator saw the pod there (plan/facts/stays.py).
 - A node with OFFENDER_SCORE or more is a repeat offender. For the jobs of a namespace, all faults of one other
@@ -27,7 +28,7 @@ from understudy_operator.plan.facts.message_limits import AHEAD_S
 from understudy_operator.plan.facts.status import RecoveryStatus
 from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_protocol.enums import Fault
-from understudy_protocol.recovery import SWAP_REASON
+from understudy_protocol.recovery import DRILL_REASON, SWAP_REASON
 
 HALF_LIFE_S = 24 * 3600.0
 #: Node faults of two jobs within a day: each halves in a day, so that two never reach 2.
@@ -132,7 +133,8 @@ def offences_of(job: JobRecoveries) -> Iterator[tuple[str, NodeOffence]]:
     """Node and offense of each recovery that counts."""
     for entry in job.recoveries:
         node, reason = entry.cause.node, entry.cause.message[:REASON_CHARACTERS]
-        if entry.fault in _WEIGHTS and _NODE.fullmatch(node) and entry.reason != SWAP_REASON:
+        is_planned = entry.reason == SWAP_REASON or entry.reason.startswith(DRILL_REASON)
+        if entry.fault in _WEIGHTS and _NODE.fullmatch(node) and not is_planned:
             yield node, NodeOffence(parse_time(entry.detected_at), job.uid, job.name, entry.fault, reason)
 
 

@@ -16,7 +16,7 @@ from understudy_protocol import pod as names
 
 PREFIX = f"{names.GROUP}/"
 NONE = "None"  # in place of a mode of the launcher
-#: Annotations that the operator and the webhook write.
+#: Annotations that the operator and the webhook write, and those of a running pod.
 RESERVED = frozenset(
     {
         names.ANNOTATION_TRAINER_CONTAINER,
@@ -25,6 +25,7 @@ RESERVED = frozenset(
         names.ANNOTATION_GROUP_RANK,
         names.ANNOTATION_AVOIDED_NODES,
         names.ANNOTATION_SPEC_HASH,
+        names.ANNOTATION_DRAIN,
     }
 )
 

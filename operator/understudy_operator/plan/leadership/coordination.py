@@ -23,6 +23,7 @@ from understudy_operator.plan.facts.cluster_objects import Node, Pod
 from understudy_operator.plan.facts.launcher_choice import MOST_MEMBERS
 from understudy_operator.plan.facts.observed import Observed, ends_early, term_of
 from understudy_operator.plan.facts.status import written
+from understudy_operator.plan.faults.drains import drain_requests
 from understudy_operator.plan.intents import MESSAGE_BYTES, POD_BYTES, Callee, Follow, PatchPod, Unfollow
 from understudy_operator.plan.leadership.elections import (
     UNREACHABLE_S,
@@ -118,9 +119,10 @@ def plan_link(observed: Observed, leadership: Leadership, now: float) -> Follow 
     members = set() if searching or observed.snapshot is None else {x.pod_uid for x in observed.snapshot.members}
     contacted = [pod for pod in running.values() if pod.sidecar_started and pod.uid not in members]
     others = [Callee(pod.uid, pod.address) for pod in contacted]
-    nodes = _nodes(observed, running.values(), now)
+    nodes, drains = _nodes(observed, running.values(), now), drain_requests(running.values())
     addresses = {uid: pod.address for uid, pod in running.items()}
-    return Follow(leadership.as_term, _reachable(first), _reachable(others), nodes, addresses, _message_bytes(observed))
+    first_callees, other_callees = _reachable(first), _reachable(others)
+    return Follow(leadership.as_term, first_callees, other_callees, nodes, drains, addresses, _message_bytes(observed))
 
 
 def _send_end(observed: Observed, leadership: Leadership, close: Close) -> Follow | Unfollow:
@@ -133,7 +135,7 @@ def _send_end(observed: Observed, leadership: Leadership, close: Close) -> Follo
         return Unfollow()
     callees = tuple(Callee(pod.uid, pod.address, end=end) for pod in running)
     addresses = {pod.uid: pod.address for pod in running}
-    return Follow(leadership.as_term, (), callees, (), addresses, _message_bytes(observed))
+    return Follow(leadership.as_term, (), callees, (), (), addresses, _message_bytes(observed))
 
 
 def _message_bytes(observed: Observed) -> int:

@@ -2,7 +2,7 @@
 
     state      event                                            next       action
     ---------  -----------------------------------------------  ---------  -------------------------------------------
-    SEARCHING  Snapshot of the newest term known, or newer      FOUND      send the facts about nodes
+    SEARCHING  Snapshot of the newest term known, or newer      FOUND      send the facts about nodes, and the drains
     SEARCHING  Snapshot of an older term                        SEARCHING  none: it was replaced, and may not know
     SEARCHING  Refused with the name of a pod of the job        SEARCHING  connect to that pod, too
     FOUND      Snapshot of a newer term on another connection   FOUND      take that pod for the leader
@@ -25,7 +25,7 @@ from understudy_operator.plan.facts.observed import Coordination, has_majority, 
 from understudy_operator.plan.facts.pod_answers import NEVER, PodAnswers
 from understudy_operator.plan.intents import Callee, Follow
 from understudy_protocol.enums import NO_TERM, Term
-from understudy_protocol.observer import MemberView, NodeFact, Nodes, Refused, Snapshot, Stepping, Superseded
+from understudy_protocol.observer import MemberView, Nodes, Refused, Snapshot, Stepping, Superseded
 
 MAX_LINES = 8
 VISIT_S = 1.0
@@ -56,8 +56,8 @@ class Search:
         self._named: dict[str, Callee] = {}
         self._replaced: dict[str, Callee] = {}  # previous leaders that may not know it
         self._superseded_sent: dict[str, Superseded] = {}  # to them, on the current connection of each
-        #: To the leader. None: nothing yet; (): that no node has findings.
-        self._nodes_sent: tuple[NodeFact, ...] | None = None
+        #: To the leader, without its time. None: nothing yet.
+        self._nodes_sent: Nodes | None = None
         self._counted: tuple[MemberView, ...] | None = None
         self._majority = False  # of _counted
         self._outbox: list[PodMessage] = []
@@ -241,11 +241,12 @@ class Search:
         self.version += 1
 
     def _take_messages(self, now: float) -> list[PodMessage]:
-        """The messages to send now, with facts about nodes that the leader does not have yet."""
-        wanted, holder = self._follow.nodes, self.coordination.coordinator_uid
+        """The messages to send now, with facts about nodes and drains that the leader does not have yet."""
+        wanted = Nodes(self._follow.nodes, drains=self._follow.drains, drill=self._follow.drill)
+        holder = self.coordination.coordinator_uid
         if holder and wanted != self._nodes_sent:
             self._nodes_sent = wanted
-            self._outbox.append(PodMessage(holder, Nodes(wanted, now)))
+            self._outbox.append(PodMessage(holder, replace(wanted, at=now)))
         messages, self._outbox = self._outbox, []
         return messages
 

@@ -126,6 +126,7 @@ def _metadata(
     job_index = None if place is None else place.job_index
     labels = {**from_job.get("labels", {}), **given.get("labels", {}), **metadata.jobset_labels(job, group, job_index)}
     annotations = {**from_job.get("annotations", {}), **given.get("annotations", {})}
+    annotations.pop(names.ANNOTATION_DRAIN, None)  # for one pod: in a template it would drain each pod of the job
     annotations |= metadata.jobset_annotations(job, group, job_index) | {
         names.ANNOTATION_SPEC_HASH: job.world.template_hash
     }

@@ -40,10 +40,11 @@ def pool_spare_manifest(
     spec = _holding_spec(template["spec"]) if holds else warm_spec(pool, sidecar_image, secret, serial)
     if pool.topology_key:
         spec["topologySpreadConstraints"] = [*spec.get("topologySpreadConstraints", ()), _spread(pool)]
-    avoidance_annotations: dict[str, str] = {}
+    annotations = dict(given.get("annotations", {}))
+    annotations.pop(names.ANNOTATION_DRAIN, None)
     if avoid_nodes:
         exclude_nodes(spec, avoid_nodes)
-        avoidance_annotations[names.ANNOTATION_AVOIDED_NODES] = ",".join(sorted(avoid_nodes))
+        annotations[names.ANNOTATION_AVOIDED_NODES] = ",".join(sorted(avoid_nodes))
     if avoid_if_possible:
         prefer_other_nodes(spec, avoid_if_possible)
     suffix = hashlib.sha256(f"{pool.uid}/{serial}".encode()).hexdigest()[:5]
@@ -51,7 +52,7 @@ def pool_spare_manifest(
         "name": f"{pool.name}-{suffix}",
         "namespace": pool.namespace,
         "labels": {**given.get("labels", {}), **pool_labels(pool), names.LABEL_TEMPLATE_HASH: pool_fingerprint(pool)},
-        "annotations": dict(given.get("annotations", {})) | avoidance_annotations,
+        "annotations": annotations,
         "ownerReferences": [reference(POOL_KIND, pool.name, pool.uid)],
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

@@ -53,6 +53,7 @@ def plan_events(observed: Observed, leadership: Leadership, status: JobStatus) -
             events.append(Event("Warning", reason, message, _restart_key(status) if of_world else ""))
         case None:
             pass
+    events += _drill(before, status)
     events += _launcher_default(before, status)
     events += _suspension(before, status)
     if detail := unrecorded_suspension(observed):
@@ -63,6 +64,17 @@ def plan_events(observed: Observed, leadership: Leadership, status: JobStatus) -
     if refusal and not is_same_refusal(refusal, reported_refusal(before)):
         events.append(Event("Warning", "Rejected", refusal))
     return tuple(events)
+
+
+def _drill(before: JobStatus, status: JobStatus) -> Iterator[Event]:
+    drill = status.drill
+    if drill is None or (before.drill is not None and before.drill.request == drill.request):
+        return
+    what = "a drill" if drill.fault is None else f"a drill ({drill.fault.value})"
+    if drill.refusal:
+        yield Event("Warning", "DrillRejected", f"{what} breaks nothing: {drill.refusal}")
+    else:
+        yield Event("Normal", "DrillStarted", f"{what} breaks {', '.join(drill.pods)} on node {drill.node}")
 
 
 def _launcher_default(before: JobStatus, status: JobStatus) -> Iterator[Event]:

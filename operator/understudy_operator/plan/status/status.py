@@ -29,6 +29,7 @@ from understudy_operator.plan.facts.status import (
 )
 from understudy_operator.plan.facts.stays import fill_in_nodes
 from understudy_operator.plan.faults.avoidance import avoided_nodes_status
+from understudy_operator.plan.faults.drills import mark_drills, plan_drill
 from understudy_operator.plan.jobset.deadline import attempt_start
 from understudy_operator.plan.jobset.missed_changes import handled_generation, unrecorded_suspension
 from understudy_operator.plan.jobset.outcome import Completed, Failed, Restart, outcome
@@ -61,6 +62,7 @@ def plan_status(observed: Observed, leadership: Leadership, now: float) -> JobSt
         observed_generation=handled_generation(observed),
         replicated_jobs_status=tuple(_replicated_jobs(observed, group_counts(observed))),
     )
+    status = replace(status, drill=plan_drill(observed, now))
     if job.injected is not None:
         status = replace(status, target=f"{job.injected.target_kind}/{job.injected.target_name}")
     if job.spec.world is not None:
@@ -195,6 +197,7 @@ def _with_snapshot(observed: Observed, snapshot: Snapshot, status: JobStatus, no
     recorded = status.recoveries
     recoveries = explain_causes(merge_history(recorded, snapshot, now), recorded, observed.pods)
     recoveries = fill_in_nodes(recoveries, recorded, observed)
+    recoveries = mark_drills(recoveries, recorded, status.drill)
     recoveries = end_rollout_recoveries(recoveries, snapshot.rollouts, now)
     counts = snapshot.recoveries_by_strategy
     status = replace(

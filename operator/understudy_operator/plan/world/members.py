@@ -42,6 +42,7 @@ from understudy_operator.plan.faults.avoidance import (
     required,
     usable_again,
 )
+from understudy_operator.plan.faults.drains import drained_spares
 from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod, PodIntent, ReleasePod
 from understudy_operator.plan.jobset.children import waits_for_previous_attempt
 from understudy_operator.plan.jobset.startup import startup
@@ -177,9 +178,10 @@ def _release(pod: Pod) -> Iterator[ReleasePod]:
 
 
 def _of_injected(observed: Observed, now: float) -> Iterator[PodIntent]:
-    """Their controller creates a new pod for each one that the operator deletes because it is lost."""
+    """Their controller creates a new pod for each one that the operator deletes."""
     if observed.close is None:
         yield from _remove_lost(observed, now)
+        yield from _remove_drained(observed)
         yield from _relabel(observed)
         yield from plan_annotations(observed, now)
         return
@@ -198,6 +200,7 @@ def _remove(observed: Observed, now: float) -> Iterator[PodIntent]:
         yield _delete(pod, f"only the newest {FAILED_PODS_KEPT} failed pods are kept")
     for pod in spares_in_the_way(observed, now):
         yield _delete(pod, "it is a spare, and pods of the job that have to train wait for nodes or for quota")
+    yield from _remove_drained(observed)
     yield from _surplus(observed, now)
 
 
@@ -277,6 +280,12 @@ def _remove_useless(observed: Observed, now: float) -> Iterator[DeletePod]:
     for pod in observed.live():
         if pod.node in broken and pod.uid not in rank_holders:
             yield _delete(pod, f"it would get no ranks on node {pod.node}: {broken[pod.node]}")
+
+
+def _remove_drained(observed: Observed) -> Iterator[DeletePod]:
+    """The coordinator evicts a drained pod with ranks. One without ranks can go at once."""
+    for pod, reason in drained_spares(observed):
+        yield _delete(pod, f"a user drains it, and it has no ranks: {reason}")
 
 
 def _broken(node: Node, now: float) -> Finding | None:

@@ -13,6 +13,7 @@ from understudy_protocol.enums import (
     NO_CONFIG,
     NO_ROUND,
     CloseReason,
+    Drill,
     FaultClass,
     RoundToken,
     Term,
@@ -288,6 +289,13 @@ def test_the_launcher_writes_the_stacks_of_the_running_round_when_the_coordinato
     assert e.ToLauncher(l.WriteStacks(R0)) in driven.hear(m.WriteStacks(R0))
     assert driven.report(l.Hung(R0, 0, -1, 0.0, 600.0)) == [e.ToCoordinator(m.Hung(R0, 0, -1, 0.0, 600.0))]
     assert driven.hear(m.WriteStacks(R1)) == []
+
+
+def test_the_launcher_breaks_a_worker_of_the_running_round_alone() -> None:
+    driven = joined()
+    driven.hear(assign(R0, rank=1))
+    assert e.ToLauncher(l.BreakWorker(R0, Drill.HANG)) in driven.hear(m.BreakWorker(R0, Drill.HANG))
+    assert driven.hear(m.BreakWorker(R1, Drill.HANG)) == []
 
 
 def test_a_member_that_is_set_to_standby_stops_its_workers_and_waits() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import Fault, FaultClass, Proactive, Strategy, Verdict
-from understudy_protocol.observer import NodeFact, Nodes
+from understudy_protocol.observer import DrainRequest, NodeFact, Nodes
 from understudy_sidecar.membership.events import FromOperator
 
 GRACE_S = 30.0
@@ -199,6 +199,78 @@ def test_a_member_that_is_lost_while_it_saves_is_lost_once() -> None:
     drained(driven, "active-0", "active-2")
     assert driven.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2}
     assert [x.cause.pod for x in driven.coordinator.snapshot().recoveries] == ["active-1"]
+
+
+# Pods that users drain ------------------------------------------------------------------------------------------------
+
+
+def user_drains(driven: DrivenCoordinator, *names: str, facts: tuple[NodeFact, ...] = ()) -> None:
+    drains = tuple(DrainRequest(f"uid-{name}", "a new kernel") for name in names)
+    driven.do(FromOperator(Nodes(facts, driven.now, drains)))
+
+
+@pytest.mark.parametrize("proactive", list(Proactive))
+def test_a_drained_pod_is_replaced_once_all_have_saved(proactive: Proactive) -> None:
+    driven = job(proactive, max_in_place=0)
+    user_drains(driven, "active-1")
+    assert drains(driven) == dict.fromkeys(("active-0", "active-1", "active-2"), GRACE_S - 2)
+    drained(driven, "active-0", "active-1", "active-2")
+    assert evicted(driven) == ["active-1"]
+    assert driven.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2}
+    # it is the end of a pod, which counts against neither the budget nor the node
+    recovery = driven.recovery()
+    assert (recovery.fault, recovery.strategy, recovery.cause.rank) == (Fault.POD, Strategy.SPARE_SWAP, 1)
+    assert (recovery.reason, recovery.cause.message) == ("a user drains its pod", "its pod is drained: a new kernel")
+    assert driven.coordinator.state.fault_history.in_window(driven.now) == []
+
+
+def test_a_drained_pod_trains_on_until_a_spare_waits_that_is_not_drained() -> None:
+    driven = job(Proactive.OFF)
+    user_drains(driven, "active-1", "spare-0")
+    driven.later(60, *ALL_MEMBERS)
+    assert (drains(driven), evicted(driven)) == ({}, [])
+    driven.join("spare-7")
+    assert set(drains(driven)) == {"active-0", "active-1", "active-2"}
+
+
+def test_a_withdrawn_drain_replaces_no_pod() -> None:
+    driven = job(Proactive.OFF, spares=0)
+    user_drains(driven, "active-1")
+    user_drains(driven)
+    driven.join("spare-7")
+    assert (drains(driven), evicted(driven)) == ({}, [])
+
+
+def test_a_drained_spare_gets_ranks_only_if_no_other_spare_waits() -> None:
+    driven = job(Proactive.OFF, spares=2)
+    user_drains(driven, "spare-0")
+    driven.drop("active-1")
+    assert driven.assigned() == {"active-0": 0, "spare-1": 1, "active-2": 2}
+    driven = job(Proactive.OFF)
+    user_drains(driven, "spare-0")
+    driven.drop("active-1")
+    assert driven.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2}
+
+
+def test_all_pods_of_a_drained_node_are_replaced_in_one_round_if_there_are_spares() -> None:
+    driven = job(Proactive.OFF, spares=2)
+    user_drains(driven, "active-0", "active-1")
+    drained(driven, "active-0", "active-1", "active-2")
+    assert sorted(evicted(driven)) == ["active-0", "active-1"]
+    assert set(driven.assigned()) == {"spare-0", "spare-1", "active-2"}
+    assert [entry.cause.pod for entry in driven.coordinator.snapshot().recoveries] == ["active-0", "active-1"]
+
+
+def test_a_drained_pod_on_broken_hardware_saves_nothing() -> None:
+    driven = job(Proactive.OFF)
+    user_drains(driven, "active-1", facts=(broken("active-1"),))
+    assert (evicted(driven), drains(driven)) == (["active-1"], {})
+
+
+def test_a_drain_of_a_pod_whose_node_is_preempted_soon_takes_no_longer_than_the_node_has() -> None:
+    driven = job(Proactive.OFF)
+    user_drains(driven, "active-1", facts=(goes("active-1", FaultClass.PREEMPTION, grace_s=10.0),))
+    assert drains(driven) == dict.fromkeys(("active-0", "active-1", "active-2"), 9.0)
 
 
 # Verdicts in Joins ----------------------------------------------------------------------------------------------------

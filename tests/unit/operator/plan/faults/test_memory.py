@@ -21,6 +21,7 @@ from understudy_operator.plan.times.rfc3339 import micro_time
 from understudy_protocol.enums import Fault
 
 SWAPPED = "it is swapped before it fails"
+DRILL = "a drill: restart 1 of 10 within 1 h"
 
 HALF_LIFE_S = 24 * 3600.0
 NODES_KEPT = 400
@@ -171,7 +172,13 @@ def test_a_recovery_counts_as_an_offence_of_its_causes_node():
 
 @pytest.mark.parametrize(
     "recovery",
-    [{"fault": "Pod"}, {"fault": "Later"}, {"cause": {"pod": "a1", "message": "x"}}, {"reason": SWAPPED}],
+    [
+        {"fault": "Pod"},
+        {"fault": "Later"},
+        {"cause": {"pod": "a1", "message": "x"}},
+        {"reason": SWAPPED},
+        {"reason": DRILL},
+    ],
 )
 def test_an_empty_signal_is_no_finding(recovery: dict[str, Any]):
     assert list(offences_of(a_job(**recovery))) == []

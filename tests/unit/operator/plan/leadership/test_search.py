@@ -15,6 +15,7 @@ from understudy_operator.plan.leadership.search import PodMessage, Search
 from understudy_protocol.enums import CloseReason, Term
 from understudy_protocol.observer import (
     Appoint,
+    DrainRequest,
     End,
     NodeFact,
     Nodes,
@@ -64,9 +65,11 @@ class Calls:
         term: Term = FIRST,
         nodes: tuple[NodeFact, ...] = (),
         running: Sequence[Pod] = (A0, A1, S, T, U),
+        drains: tuple[DrainRequest, ...] = (),
     ) -> None:
         present = {x.uid: x.ip for x in running}
-        self._record(self.search.follow(Follow(term, _callees(first), _callees(others), nodes, present), self.now))
+        follow = Follow(term, _callees(first), _callees(others), nodes, drains, present)
+        self._record(self.search.follow(follow, self.now))
 
     def appoint(self, pod: Pod, epoch: int, others: Sequence[Pod] = ()) -> None:
         self.follow([Callee(pod.uid, pod.ip, Appoint(epoch, -1, {}))], others, Term(epoch, 0))
@@ -595,6 +598,16 @@ def test_the_coordinator_is_sent_node_facts_whenever_they_change():
     calls.follow([S], nodes=())
     calls.follow([S], nodes=())
     assert calls.sent[1:] == [("s", Nodes(NODES, NOW)), ("s", Nodes((), NOW))]
+
+
+def test_the_coordinator_is_sent_drains_whenever_they_change():
+    calls = on_the_line()
+    drains = (DrainRequest("uid-a0", "a new kernel"),)
+    calls.follow([S], drains=drains)
+    calls.follow([S], drains=drains)
+    calls.follow([S])
+    sent = [message.drains for _, message in calls.sent if isinstance(message, Nodes)]
+    assert sent == [(), drains, ()]
 
 
 def test_a_new_coordinator_and_a_new_line_are_sent_the_node_facts():

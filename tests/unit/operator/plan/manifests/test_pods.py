@@ -224,6 +224,13 @@ def test_labels_and_annotations_of_job_and_pod_template_are_merged_and_ours_take
     assert (result["annotations"]["note"], result["annotations"]["owner"]) == ("pod's", "x")
 
 
+def test_a_template_drains_no_pod():
+    metadata = {"annotations": {"understudy.dev/drain": "always"}}
+    for template in ({**TEMPLATE, "metadata": metadata}, TEMPLATE):
+        job = a_job(pod_template=template, job_template_metadata=metadata)
+        assert "understudy.dev/drain" not in manifest(job)["metadata"]["annotations"]
+
+
 # Our fields ---------------------------------------------------------------------------------------------------------
 
 

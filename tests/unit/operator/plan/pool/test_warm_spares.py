@@ -56,6 +56,12 @@ def test_a_warm_spare_with_host_network_is_probed_at_its_own_port() -> None:
     assert sidecar["readinessProbe"]["httpGet"] == {"path": "/ready", "port": port + 1}
 
 
+def test_a_template_drains_no_spare() -> None:
+    template = {"metadata": {"annotations": {"understudy.dev/drain": "always", "note": "x"}}, **TEMPLATE}
+    annotations = created(template=template)["metadata"]["annotations"]
+    assert (annotations.get("understudy.dev/drain"), annotations["note"]) == (None, "x")
+
+
 def test_the_pools_secret_is_created_before_its_first_pod() -> None:
     first = plan(writes=SecretWrites())
     (create,) = first.objects
