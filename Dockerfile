@@ -20,6 +20,7 @@ FROM operator-dependencies AS operator-build
 COPY sidecar/understudy_protocol /opt/understudy/app/understudy_protocol
 COPY operator/understudy_operator /opt/understudy/app/understudy_operator
 COPY operator/understudy_webhook /opt/understudy/app/understudy_webhook
+COPY sidecar/understudy_cli /opt/understudy/app/understudy_cli
 RUN /opt/understudy/bin/python -m compileall -q /opt/understudy/app
 
 FROM ${BASE} AS operator

@@ -79,6 +79,14 @@ kueue: tools  ## jobs in the queue of the real Kueue, built from its Go module, 
 	$(PY) -m tests.kueue.build
 	$(PYTEST) tests/kueue
 
+ui:  ## the dashboard in a real Chromium, against a fake API server
+	$(PY) -m tests.cluster chromium
+	$(PYTEST) tests/ui
+
+pictures:  ## pictures of the dashboard for the documentation, into docs/images
+	$(PY) -m tests.cluster chromium
+	$(PY) -m tests.ui.pictures
+
 torchrun:  ## real torchrun processes, as members of a job whose sidecars the tests play
 	$(PY) -m tests.cluster torch
 	$(PYTEST) -n 2 -m "not nightly" tests/torchrun
@@ -187,6 +195,10 @@ bench-webhook:  ## how long the injection webhook takes for a pod, also while 1,
 
 bench-injection:  ## injected trainings through all faults, on the local cluster; KINDS="jobset or torchrun" runs some; each run adds samples
 	UNDERSTUDY_BENCH_RESULTS=benchmarks/results $(PYTEST) tests/e2e/test_inject.py $(if $(KINDS),-k "$(KINDS)")
+
+bench-dashboard:  ## whether the page of the dashboard stalls a browser, with 500 jobs and with 5,000 pods: three minutes; ARGS="--runs 1" and the like
+	$(PY) -m tests.cluster chromium
+	$(PY) -m benchmarks.dashboard $(ARGS)
 
 bench-docs:  ## write the tables of benchmarks.md, comparison.md and README.md from benchmarks/results
 	$(PY) -m benchmarks.docs

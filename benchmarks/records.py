@@ -17,6 +17,8 @@ UNITS = {
     "alone_s": "s",
     "others_s": "s",
     "blocked_s": "s",
+    "longest_task_ms": "ms",
+    "update_s": "s",
     "lost_steps": "steps",
     "wait_s": "s",
     "seconds": "s",

@@ -1,8 +1,8 @@
 """`kubectl-understudy`: the command line as one file, which Python 3.11 or newer runs on every machine.
 
 It is a zip file with a first line for the kernel. Its packages are pure Python: compiled modules are left out (PyYAML
-works without its own), and a package that has only such modules fails the build. The file depends on the commit and the
-lock alone: the same inputs have the same bytes.
+and aiohttp work without their own), and a package that has only such modules fails the build. The file depends on the
+commit and the lock alone: the same inputs have the same bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 INTERPRETER = b"#!/usr/bin/env python3\n"
 #: Folder of the program in the checkout, and the modules of the protocol that it imports: names, and kinds of faults.
 PROGRAM, SOURCES = "understudy_cli", "sidecar"
-PROTOCOL = tuple(f"understudy_protocol/{name}.py" for name in ("__init__", "enums", "pod", "recovery"))
+PROTOCOL = tuple(f"understudy_protocol/{name}.py" for name in ("__init__", "enums", "goodput", "pod", "recovery"))
 MAIN = """\
 import sys
 
@@ -47,9 +47,10 @@ def write_plugin(target: Path, checkout: Path, installed: Path, version: str, co
 
 
 def own_files(checkout: Path) -> Iterator[tuple[str, bytes]]:
-    """All of the program but local mode, which needs compiled packages."""
+    """All of the program, with the files of the dashboard, but local mode, which needs compiled packages."""
     root = checkout / SOURCES
-    names = [path.relative_to(root).as_posix() for path in sorted((root / PROGRAM).rglob("*.py"))]
+    found = [path.relative_to(root) for path in sorted((root / PROGRAM).rglob("*")) if path.is_file()]
+    names = [path.as_posix() for path in found if "__pycache__" not in path.parts]
     for name in (*names, *PROTOCOL):
         if name != f"{PROGRAM}/local.py":
             yield name, (root / name).read_bytes()

@@ -33,6 +33,7 @@ UNITS: Mapping[str, Sequence[tuple[float, str]]] = {
     "s": ((1e-6, " µs"), (1e-3, " ms"), (1.0, " s"), (60.0, " min"), (3600.0, " h")),
     "ops": ((1.0, "/s"),),
     "reqps": ((1.0, "/s"),),
+    "percentunit": ((0.01, " %"),),
     "short": ((1.0, ""), (1e3, "k"), (1e6, "M")),
 }
 

@@ -125,7 +125,7 @@ def smoke(run: Run) -> None:
 def test(run: Run) -> None:
     if not run.make("check"):
         return
-    with run.beside("torchrun", "rollout", "integration", "simulation", "WORKERS=3", nice=10):
+    with run.beside("torchrun", "rollout", "integration", "ui", "simulation", "WORKERS=2", nice=10):
         run.make("e2e-lanes")
         run.make("e2e-alone")
     run.attacks()

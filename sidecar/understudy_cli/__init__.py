@@ -5,5 +5,6 @@ their fields (pure), `views` decides about rows (pure), and `render` prints them
 
 Rules: the client only reads. It sends no request that changes an object; `doctor` sends access reviews, and one dry run
 that stores nothing. Text of the cluster is untrusted, so `untrusted` removes control characters and limits its length.
-All packages that it needs are pure Python, because the plugin is one zip file for all machines.
+All packages that it needs are pure Python, or work without their compiled modules, because the plugin is one zip file
+for all machines.
 """

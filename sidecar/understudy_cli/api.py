@@ -9,6 +9,7 @@ import base64
 import contextlib
 import json
 import os
+import re
 import ssl
 import tempfile
 from collections.abc import Generator, Iterator, Mapping
@@ -65,16 +66,21 @@ class Api:
         return self._json("GET", path, query or {}, None)
 
     def list(self, path: str, selector: str = "", fields_of: str = "") -> ObjectList:
-        """All objects of a collection, page by page. fields_of: a field selector. Raises NoAnswer."""
-        items: list[Raw] = []
+        """All objects of a collection. fields_of: a field selector. Raises NoAnswer."""
+        pages = tuple(self.pages(path, selector, fields_of))
+        return ObjectList(tuple(item for page in pages for item in page.items), pages[-1].version)
+
+    def pages(self, path: str, selector: str = "", fields_of: str = "") -> Iterator[ObjectList]:
+        """The same in parts, so that a caller need not keep all objects as they are. Raises NoAnswer."""
         token = ""
         while True:
             query = {"limit": str(PAGE), "labelSelector": selector, "fieldSelector": fields_of, "continue": token}
             page = self._json("GET", path, query, None)
-            items += fields.entries(page, "items")
+            version = str(fields.get(page, "metadata", "resourceVersion") or "")
+            yield ObjectList(tuple(fields.entries(page, "items")), version)
             token = str(fields.get(page, "metadata", "continue") or "")
             if not token:
-                return ObjectList(tuple(items), str(fields.get(page, "metadata", "resourceVersion") or ""))
+                return
 
     def watch(self, path: str, version: str, selector: str = "", fields_of: str = "") -> Iterator[WatchEvent]:
         """The changes since that version, until the API server ends the watch. Raises NoAnswer."""
@@ -272,12 +278,16 @@ def _chunk(response: urllib3.BaseHTTPResponse, server: str) -> bytes:
         raise no_answer(server, error) from error
 
 
+#: urllib3 puts its own object before some messages.
+_POOL = re.compile(r"^HTTPS?ConnectionPool\([^)]*\): ")
+
+
 def no_answer(server: str, error: Exception) -> NoAnswer:
     """An error of a connection, in words for a user."""
     cause: BaseException = error
     while (reason := getattr(cause, "reason", None)) is not None and isinstance(reason, BaseException):
         cause = reason
-    seen = one_line(str(cause)) or type(cause).__name__
+    seen = _POOL.sub("", one_line(str(cause))).rstrip(".") or type(cause).__name__
     if "CERTIFICATE_VERIFY_FAILED" in seen:
         return NoAnswer(f"the certificate of {server} is not trusted ({seen}): get a new kubeconfig for this cluster")
     return NoAnswer(f"the API server {server} does not respond ({seen}): check the context and the network")

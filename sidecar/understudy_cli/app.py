@@ -24,10 +24,15 @@ from understudy_cli.live import job_frames, tree_frames, wait_for_drain, wait_fo
 from understudy_cli.log_lines import Wanted
 from understudy_cli.pod_logs import FollowedLogs, Line, pods_to_read, read_lines
 from understudy_cli.printing import (
+    DEFAULT_PORT,
     DEFAULT_TAIL,
+    LOOPBACK,
     Follow,
     Format,
+    Hosts,
     Last,
+    Listen,
+    Port,
     Rank,
     Round,
     Tail,
@@ -35,12 +40,13 @@ from understudy_cli.printing import (
     draw,
     no_lines,
     remark,
+    serve_page,
     show,
     show_stacks,
 )
 from understudy_cli.reading import read_job, read_node, read_pod, read_pool
 from understudy_cli.render import Output
-from understudy_cli.views import causes, checks, drains, drills, jobs, nodes, spares, timeline
+from understudy_cli.views import causes, checks, drains, drills, goodput, jobs, nodes, spares, timeline
 from understudy_cli.views.drill_schedule import schedule_manifests
 from understudy_protocol import enums
 from understudy_protocol import pod as names
@@ -167,10 +173,14 @@ def get(
 def show_jobs(cluster: Cluster, output: Output, *, all_namespaces: bool) -> None:
     rows = jobs.job_rows(map(read_job, cluster.jobs()), time.time())
     if not rows and not output.is_data:
-        remark(f"there are no jobs in {f'namespace {cluster.namespace}' if cluster.namespace else 'the cluster'}")
+        _remark_no_jobs(cluster)
         return
     wide = output is Output.WIDE
     show({"jobs": rows}, output, lambda: render.jobs(rows, wide=wide, all_namespaces=all_namespaces))
+
+
+def _remark_no_jobs(cluster: Cluster) -> None:
+    remark(f"there are no jobs in {f'namespace {cluster.namespace}' if cluster.namespace else 'the cluster'}")
 
 
 # why, timeline --------------------------------------------------------------------------------------------------------
@@ -211,6 +221,41 @@ def show_timeline(
     found = cluster.job(job)
     entries = timeline.timeline(found, cluster.recoveries_of(found), cluster.events_of(found))
     show({"entries": entries}, output, lambda: render.timeline(entries))
+
+
+# goodput --------------------------------------------------------------------------------------------------------------
+
+
+@app.command("goodput", epilog="Example: understudy goodput llm")
+def show_goodput(
+    job: Annotated[
+        str,
+        typer.Argument(
+            metavar="[JOB]", help="The parts of the time of one job. Default: all jobs.", autocompletion=_complete_jobs
+        ),
+    ] = "",
+    output: Format = Output.TABLE,
+    namespace: Namespace = "",
+    all_namespaces: AllNamespaces = False,
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Show what the time of jobs went to.
+
+    For one job: each part of its time, and what faults have cost, by cause and by node.
+    """
+    if job and all_namespaces:
+        raise WrongCall("-A with a JOB: choose the namespace of the job with -n")
+    cluster = connect(kubeconfig, context, namespace, all_namespaces=all_namespaces)
+    if job:
+        shown = goodput.job_goodput(cluster.job(job), time.time())
+        show(shown, output, lambda: render.goodput(shown))
+        return
+    rows = goodput.goodput_rows(map(read_job, cluster.jobs()), time.time())
+    if not rows and not output.is_data:
+        _remark_no_jobs(cluster)
+        return
+    show({"jobs": rows}, output, lambda: render.goodputs(rows, all_namespaces=all_namespaces))
 
 
 # logs, stacks ---------------------------------------------------------------------------------------------------------
@@ -426,6 +471,29 @@ def drill(
     if result.remark and not output.is_data:
         remark(result.remark)
     show(result, output, lambda: render.drill(result))
+
+
+# dashboard ------------------------------------------------------------------------------------------------------------
+
+
+@app.command("dashboard", epilog="Example: understudy dashboard -A")
+def dashboard(
+    port: Port = DEFAULT_PORT,
+    listen: Listen = LOOPBACK,
+    host: Hosts = None,
+    namespace: Namespace = "",
+    all_namespaces: AllNamespaces = False,
+    context: Context = "",
+    kubeconfig: Kubeconfig = "",
+) -> None:
+    """Serve a web page about all jobs, until Ctrl-C.
+
+    The page shows jobs, their pods and faults, spares and nodes, and follows each change. It has no login.
+    """
+    from understudy_cli.dashboard.sources import cluster_fleets
+
+    cluster = connect(kubeconfig, context, namespace, all_namespaces=all_namespaces)
+    serve_page(cluster_fleets(cluster.api, [cluster.namespace]), listen, port, host)
 
 
 if util.find_spec("understudy_local") is not None:  # the plugin's file does not contain local mode

@@ -5,11 +5,19 @@ from dataclasses import dataclass
 
 from understudy_cli import fields
 from understudy_cli.api import FORBIDDEN, NOT_FOUND, Api, collection
-from understudy_cli.facts import INJECTED_JOB, TRAINING_JOB, Job, Pod, Recovery
+from understudy_cli.facts import INJECTED_JOB, TRAINING_JOB, Event, Job, Pod, Recovery
 from understudy_cli.failures import NoAnswer, NotFound
 from understudy_cli.fields import Raw
 from understudy_cli.following import Collection, Followed
-from understudy_cli.reading import read_job, recoveries_of
+from understudy_cli.reading import (
+    read_event,
+    read_job,
+    read_node,
+    read_pod,
+    read_pool,
+    read_recovery,
+    recoveries_of,
+)
 
 GROUP = "understudy.dev/v1alpha1"
 PLURALS = {TRAINING_JOB: "trainingjobs", INJECTED_JOB: "injectedjobs"}
@@ -60,11 +68,12 @@ class Cluster:
 
     def recoveries_of(self, job: Job) -> tuple[Recovery, ...]:
         """The oldest first."""
-        return recoveries_of(job, self._recoveries(job))
+        return recoveries_of(job, map(read_recovery, self._recoveries(job)))
 
-    def events_of(self, job: Job) -> tuple[Raw, ...]:
+    def events_of(self, job: Job) -> tuple[Event, ...]:
         selector = f"involvedObject.uid={job.uid}"
-        return self.api.list(collection("v1", EVENTS, job.namespace), fields_of=selector).items
+        found = self.api.list(collection("v1", EVENTS, job.namespace), fields_of=selector)
+        return tuple(map(read_event, found.items))
 
     def annotate(self, pod: Pod, annotations: Mapping[str, str | None]) -> None:
         """Set annotations of this pod, and not of a later one of its name. Raises NoAnswer."""
@@ -76,23 +85,46 @@ class Cluster:
         self.api.annotate(path, job.uid, annotations)
 
     def follow_jobs(self) -> Followed:
-        paths = ((plural, collection(GROUP, plural, self.namespace)) for plural in PLURALS.values())
-        return Followed(self.api, tuple(Collection(plural, path) for plural, path in paths))
+        return Followed(self.api, tuple(self._jobs_to_follow()))
 
     def follow(self, job: Job) -> Followed:
         """One watch for the job, one for its pods, and one for its recoveries if the account may read them."""
         jobs = collection(GROUP, PLURALS[job.kind], job.namespace)
         collections = [
-            Collection(PLURALS[job.kind], jobs, fields_of=f"metadata.name={job.name}"),
-            Collection(PODS, collection("v1", PODS, job.namespace), job.pod_selector),
+            Collection(PLURALS[job.kind], jobs, fields_of=f"metadata.name={job.name}", read=read_job),
+            Collection(PODS, collection("v1", PODS, job.namespace), job.pod_selector, read=read_pod),
         ]
         if self._has_recoveries(job.namespace):
             path = collection(GROUP, RECOVERIES, job.namespace)
-            collections.append(Collection(RECOVERIES, path, job.recovery_selector))
+            collections.append(Collection(RECOVERIES, path, job.recovery_selector, read=read_recovery))
         return Followed(self.api, tuple(collections))
 
     def follow_pods(self, job: Job) -> Followed:
-        return Followed(self.api, (Collection(PODS, collection("v1", PODS, job.namespace), job.pod_selector),))
+        path = collection("v1", PODS, job.namespace)
+        return Followed(self.api, (Collection(PODS, path, job.pod_selector, read=read_pod),))
+
+    def everything(self) -> tuple[Collection, ...]:
+        """One collection for each kind that the account may watch in the namespace. Nodes have none."""
+        found = [
+            *self._jobs_to_follow(),
+            Collection(POOLS, collection(GROUP, POOLS, self.namespace), read=read_pool),
+            Collection(PODS, collection("v1", PODS, self.namespace), OUR_PODS, read=read_pod),
+        ]
+        if self._has_recoveries(self.namespace):
+            found.append(Collection(RECOVERIES, collection(GROUP, RECOVERIES, self.namespace), read=read_recovery))
+        if self.api.may("watch", EVENTS, namespace=self.namespace):
+            ours = f"involvedObject.apiVersion={GROUP}"
+            found.append(Collection(EVENTS, collection("v1", EVENTS, self.namespace), fields_of=ours, read=read_event))
+        return tuple(found)
+
+    def every_node(self) -> tuple[Collection, ...]:
+        """Empty if the account may not watch nodes."""
+        may = self.api.may("list", NODES) and self.api.may("watch", NODES)
+        return (Collection(NODES, collection("v1", NODES), read=read_node),) if may else ()
+
+    def _jobs_to_follow(self) -> Iterable[Collection]:
+        paths = ((plural, collection(GROUP, plural, self.namespace)) for plural in PLURALS.values())
+        return (Collection(plural, path, read=read_job) for plural, path in paths)
 
     def _list_ours(self, plural: str) -> tuple[Raw, ...]:
         try:

@@ -1,10 +1,10 @@
 """Jobs, pods, nodes and pools as the views need them. Pure. `reading` gets them from objects of the API."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from understudy_cli import fields
-from understudy_cli.fields import Raw
 from understudy_protocol import pod as names
+from understudy_protocol.goodput import Part
 
 TRAINING_JOB, INJECTED_JOB = "TrainingJob", "InjectedJob"
 
@@ -37,7 +37,8 @@ class Recovery:
     """A fault and the recovery from it: an object of kind Recovery, or an entry of a job's status.
 
     Times in Unix seconds. pause_s: how long training paused; None while it is not known. Only the object has traceback
-    (lines), consequences (failures that followed), outcome, and the losses.
+    (lines), consequences (failures that followed), outcome, the losses, and owners (uids of its ownerReferences: unlike
+    a label, users cannot copy them).
     """
 
     fault: str
@@ -58,6 +59,7 @@ class Recovery:
     lost_steps: int | None = None
     gpu_seconds_lost: float | None = None
     rank_seconds_lost: float | None = None
+    owners: tuple[str, ...] = ()
 
     @property
     def ended_at(self) -> float | None:
@@ -75,6 +77,25 @@ class AvoidedNode:
     fault_class: str
     reason: str
     until: float | None
+
+
+@dataclass(frozen=True)
+class LostTime:
+    fault: str
+    node: str
+    seconds: float
+    gpu_seconds: float | None
+    rank_seconds: float | None
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """What the time of a job went to. seconds: of each part until `since`, by field. part: None after the job's end."""
+
+    since: float
+    part: Part | None
+    seconds: Mapping[str, float]
+    lost: tuple[LostTime, ...]
 
 
 @dataclass(frozen=True)
@@ -116,6 +137,7 @@ class Job:
     step: int | None
     total_steps: int | None
     stepped_at: float | None
+    goodput: Goodput | None
     avoided_nodes: tuple[AvoidedNode, ...]
     pool: str
     restarts: int
@@ -128,11 +150,6 @@ class Job:
     def is_true(self, kind: str) -> bool:
         found = self.condition(kind)
         return found is not None and found.is_true
-
-    def owns(self, raw: Raw) -> bool:
-        """Whether the object belongs to this job, as its ownerReferences say: labels and names can be copied."""
-        owners = fields.entries(raw, "metadata", "ownerReferences")
-        return any(fields.text(owner, "uid") == self.uid for owner in owners)
 
     @property
     def has_ended(self) -> bool:
@@ -157,6 +174,7 @@ class Pod:
     name: str
     uid: str
     job: str
+    job_uid: str  # a pool's pod has the uid of the pool
     role: str
     group_rank: int | None
     nproc: int
@@ -176,6 +194,18 @@ class Pod:
         if self.group_rank is None or not self.nproc:
             return None
         return range(self.group_rank * self.nproc, (self.group_rank + 1) * self.nproc)
+
+
+@dataclass(frozen=True)
+class Event:
+    """An Event about an object of ours. at: when it was reported last. times: how often."""
+
+    about_uid: str
+    at: float | None
+    reason: str
+    message: str
+    times: int
+    is_warning: bool
 
 
 @dataclass(frozen=True)
@@ -199,3 +229,21 @@ class Pool:
     available: int
     conditions: tuple[Condition, ...]
     created_at: float | None
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """All that a dashboard shows, at one moment.
+
+    recoveries: objects of kind Recovery. nodes: None if not readable. is_complete: everything was listed. warnings: why
+    something is missing or old.
+    """
+
+    jobs: tuple[Job, ...] = ()
+    pods: tuple[Pod, ...] = ()
+    recoveries: tuple[Recovery, ...] = ()
+    pools: tuple[Pool, ...] = ()
+    events: tuple[Event, ...] = ()
+    nodes: tuple[Node, ...] | None = None
+    is_complete: bool = True
+    warnings: tuple[str, ...] = ()

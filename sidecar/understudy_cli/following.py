@@ -8,51 +8,59 @@ that a retry does not change (401, 403, 404) ends the thread with its error.
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any
 
 from understudy_cli import fields
 from understudy_cli.api import FORBIDDEN, GONE, NOT_FOUND, UNAUTHORIZED, Api
 from understudy_cli.failures import NoAnswer
 from understudy_cli.fields import Raw
 
-T = TypeVar("T")
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 #: A watch that ends sooner is not repeated at once: a proxy may end each watch.
 SHORT_S = 0.5
 
 
+def _unread(raw: Raw) -> Raw:
+    return raw
+
+
 @dataclass(frozen=True)
 class Collection:
-    """name: the key of its objects in the result. selector, fields_of: of labels and of fields."""
+    """name: the key of its objects in the result, which several collections may have. selector, fields_of: of labels
+    and of fields. read: makes a fact of each object when it arrives. Only the fact is kept.
+    """
 
     name: str
     path: str
     selector: str = ""
     fields_of: str = ""
+    read: Callable[[Raw], object] = _unread
 
 
 @dataclass(frozen=True)
 class Listed:
-    """All objects of a collection."""
+    """All objects of a collection, by their keys."""
 
-    name: str
-    items: tuple[Raw, ...]
+    of: Collection
+    items: dict[str, object]
 
 
 @dataclass(frozen=True)
 class Changed:
-    name: str
-    object: Raw
-    is_deleted: bool
+    """item: None if the object was deleted."""
+
+    of: Collection
+    key: str
+    item: object | None
 
 
 @dataclass(frozen=True)
 class Disconnected:
     """A collection gets no answer, and is retried."""
 
-    name: str
+    of: Collection
     why: str
 
 
@@ -71,19 +79,26 @@ class Followed:
 
     def __init__(self, api: Api, collections: tuple[Collection, ...]) -> None:
         self._reports: queue.Queue[Report] = queue.Queue()
-        self._objects: dict[str, dict[str, Raw]] = {}
-        self._names = tuple(collection.name for collection in collections)
-        self.disconnected: dict[str, str] = {}  # by collection: why
+        self._collections = collections
+        self._items: dict[Collection, dict[str, object]] = {}
+        self._disconnected: dict[Collection, str] = {}
         for collection in collections:
             threading.Thread(target=_follow, args=(api, collection, self._reports.put), daemon=True).start()
 
     @property
     def is_complete(self) -> bool:
         """Whether each collection was listed."""
-        return all(name in self._objects for name in self._names)
+        return all(collection in self._items for collection in self._collections)
 
-    def objects(self, name: str) -> tuple[Raw, ...]:
-        return tuple(self._objects.get(name, {}).values())
+    @property
+    def disconnected(self) -> dict[str, str]:
+        """Why, by the name of the collection."""
+        return {collection.name: why for collection, why in self._disconnected.items()}
+
+    def objects(self, name: str) -> tuple[Any, ...]:
+        """What `read` of the collection has made of them."""
+        named = [items for collection, items in self._items.items() if collection.name == name]
+        return tuple(item for items in named for item in items.values())
 
     def take(self, limit_s: float) -> bool:
         """Wait for news, and apply all. Returns whether there were any. Raises the error that ended a collection."""
@@ -97,37 +112,33 @@ class Followed:
 
     def _apply(self, report: Report) -> None:
         match report:
-            case Listed(name, items):
-                self._objects[name] = {_key(item): item for item in items}
-                self.disconnected.pop(name, None)
-            case Changed(name, content, is_deleted):
-                self.disconnected.pop(name, None)
-                if is_deleted:
-                    self._objects.get(name, {}).pop(_key(content), None)
+            case Listed(of, items):
+                self._items[of] = items
+                self._disconnected.pop(of, None)
+            case Changed(of, key, item):
+                self._disconnected.pop(of, None)
+                if item is None:
+                    self._items.get(of, {}).pop(key, None)
                 else:
-                    self._objects.setdefault(name, {})[_key(content)] = content
-            case Disconnected(name, why):
-                self.disconnected[name] = why
+                    self._items.setdefault(of, {})[key] = item
+            case Disconnected(of, why):
+                self._disconnected[of] = why
             case Ended(error):
                 raise error
 
 
-class ReadOnce(Generic[T]):
-    """Reads each object once, however often it is shown: a job may have thousands of pods, of which few change."""
-
-    def __init__(self, read: Callable[[Raw], T]) -> None:
-        self._read = read
-        # By identity. The object is kept, so that no other object gets its identity.
-        self._known: dict[int, tuple[Raw, T]] = {}
-
-    def __call__(self, raws: Iterable[Raw]) -> list[T]:
-        known = self._known
-        self._known = {id(raw): known[id(raw)] if id(raw) in known else (raw, self._read(raw)) for raw in raws}
-        return [found for _, found in self._known.values()]
-
-
 def _key(raw: Raw) -> str:
     return f"{fields.text(raw, 'metadata', 'namespace')}/{fields.text(raw, 'metadata', 'name')}"
+
+
+def _list(api: Api, collection: Collection) -> tuple[dict[str, object], str]:
+    """The objects, and the version from which a watch continues."""
+    items: dict[str, object] = {}
+    version = ""
+    for page in api.pages(collection.path, collection.selector, collection.fields_of):
+        items |= {_key(raw): collection.read(raw) for raw in page.items}
+        version = page.version
+    return items, version
 
 
 def _follow(api: Api, collection: Collection, put: Callable[[Report], None]) -> None:
@@ -136,15 +147,15 @@ def _follow(api: Api, collection: Collection, put: Callable[[Report], None]) -> 
     while True:
         try:
             if not version:
-                found = api.list(collection.path, collection.selector, collection.fields_of)
-                version = found.version
-                put(Listed(collection.name, found.items))
+                items, version = _list(api, collection)
+                put(Listed(collection, items))
             began = time.monotonic()
             for event in api.watch(collection.path, version, collection.selector, collection.fields_of):
                 version = str(fields.get(event.object, "metadata", "resourceVersion") or version)
                 pause_s = FIRST_PAUSE_S
                 if event.kind != "BOOKMARK":
-                    put(Changed(collection.name, event.object, event.kind == "DELETED"))
+                    item = None if event.kind == "DELETED" else collection.read(event.object)
+                    put(Changed(collection, _key(event.object), item))
             if time.monotonic() - began < SHORT_S:
                 wait(SHORT_S)
         except NoAnswer as error:
@@ -155,7 +166,7 @@ def _follow(api: Api, collection: Collection, put: Callable[[Report], None]) -> 
                 version = ""
                 wait(SHORT_S)
                 continue
-            put(Disconnected(collection.name, str(error)))
+            put(Disconnected(collection, str(error)))
             version = ""  # a list shows that the connection works again, even if nothing has changed
             wait(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

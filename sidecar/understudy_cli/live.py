@@ -13,9 +13,9 @@ from understudy_cli import render
 from understudy_cli.cluster import PLURALS, PODS, RECOVERIES
 from understudy_cli.facts import Job, Pod, Recovery
 from understudy_cli.failures import NotFound, NotPossible
-from understudy_cli.following import Followed, ReadOnce
+from understudy_cli.following import Followed
 from understudy_cli.printing import Frame
-from understudy_cli.reading import read_job, read_pod, recoveries_of
+from understudy_cli.reading import recoveries_of
 from understudy_cli.views import drains, drills, jobs
 
 #: A live view is drawn at most this often, and at least as often as an age changes.
@@ -26,7 +26,7 @@ OTHER_LINES = 16
 
 def job_frames(followed: Followed, *, wide: bool, all_namespaces: bool) -> Iterator[Frame]:
     for _ in ticks(followed):
-        found = [read_job(raw) for plural in PLURALS.values() for raw in followed.objects(plural)]
+        found = [job for plural in PLURALS.values() for job in followed.objects(plural)]
         yield with_warning(followed, partial(_draw_jobs, found, wide=wide, all_namespaces=all_namespaces))
 
 
@@ -36,12 +36,10 @@ def _draw_jobs(found: Sequence[Job], now: float, *, wide: bool, all_namespaces: 
 
 def tree_frames(followed: Followed, job: Job, *, wide: bool) -> Iterator[Frame]:
     """Until the job is deleted. Raises NotFound then."""
-    read_pods = ReadOnce(read_pod)
     for _ in ticks(followed):
         newest = _followed_job(followed, job)
-        pods = read_pods(followed.objects(PODS))
         recoveries = recoveries_of(newest, followed.objects(RECOVERIES))
-        yield with_warning(followed, partial(draw_tree, newest, pods, recoveries, wide=wide))
+        yield with_warning(followed, partial(draw_tree, newest, followed.objects(PODS), recoveries, wide=wide))
 
 
 def wait_for_drain(
@@ -53,7 +51,6 @@ def wait_for_drain(
     program: str,
 ) -> tuple[drains.DrainRow, ...]:
     """The result, once spares train in place of the drained pods. Raises NotPossible after that time."""
-    read_pods = ReadOnce(read_pod)
     until = time.monotonic() + limit_s
     rows, newest = drains.requested_rows(drain), job
     while time.monotonic() < until:
@@ -61,7 +58,7 @@ def wait_for_drain(
         if not followed.is_complete:
             continue
         newest = _followed_job(followed, job)
-        pods, objects = read_pods(followed.objects(PODS)), followed.objects(RECOVERIES)
+        pods, objects = followed.objects(PODS), followed.objects(RECOVERIES)
         rows = drains.drain_rows(drain, pods, recoveries_of(newest, objects), known)
         if all(row.state is drains.DrainState.DONE for row in rows):
             return rows
@@ -100,10 +97,10 @@ def wait_for_drill(
 
 def _followed_job(followed: Followed, job: Job) -> Job:
     """Raises NotFound if it was deleted."""
-    found = followed.objects(PLURALS[job.kind])
+    found: tuple[Job, ...] = followed.objects(PLURALS[job.kind])
     if not found:
         raise NotFound(f"job {job.name} was deleted")
-    return read_job(found[0])
+    return found[0]
 
 
 def draw_tree(

@@ -17,29 +17,34 @@ from rich.console import RenderableType
 from typer.core import TyperGroup
 
 from understudy_cli import fields, render
-from understudy_cli.facts import Job, Pod
+from understudy_cli.facts import Event, Fleet, Job, Pod
 from understudy_cli.failures import NoAnswer, NotFound, WrongCall
-from understudy_cli.fields import Raw
 from understudy_cli.log_lines import LogFilter, Wanted
 from understudy_cli.printing import (
+    DEFAULT_PORT,
     DEFAULT_TAIL,
+    LOOPBACK,
     Follow,
     Format,
     Frame,
+    Hosts,
     Last,
+    Listen,
+    Port,
     Rank,
     Round,
     Tail,
     Watch,
     draw,
     no_lines,
+    serve_page,
     show,
     show_stacks,
 )
-from understudy_cli.reading import read_job, read_pod, recoveries_of
+from understudy_cli.reading import read_event, read_job, read_pod, recoveries_of
 from understudy_cli.render import Output
 from understudy_cli.untrusted import log_line
-from understudy_cli.views import causes, jobs, timeline
+from understudy_cli.views import causes, goodput, jobs, timeline
 
 T = TypeVar("T")
 POLL_S = 0.25
@@ -202,6 +207,13 @@ def show_timeline(name: Run = "", output: Format = Output.TABLE) -> None:
     show({"entries": entries}, output, lambda: render.timeline(entries))
 
 
+@local.command("goodput", epilog="Example: understudy local goodput")
+def show_goodput(name: Run = "", output: Format = Output.TABLE) -> None:
+    """Show what the time of a run went to."""
+    shown = goodput.job_goodput(_read(name).job, time.time())
+    show(shown, output, lambda: render.goodput(shown))
+
+
 @local.command("logs", epilog="Example: understudy local logs --rank 3 --round 5")
 def logs(
     name: Run = "",
@@ -243,6 +255,12 @@ def stacks(
     show_stacks({path.stem: _Tail(path, Wanted()).newest(-1) for path in paths}, rank, output)
 
 
+@local.command("dashboard", epilog="Example: understudy local dashboard")
+def dashboard(name: Run = "", port: Port = DEFAULT_PORT, listen: Listen = LOOPBACK, host: Hosts = None) -> None:
+    """Serve a web page about a run, until Ctrl-C."""
+    serve_page(_fleets(name), listen, port, host)
+
+
 # Edges ----------------------------------------------------------------------------------------------------------------
 
 
@@ -250,7 +268,7 @@ def stacks(
 class _Seen:
     job: Job
     pods: tuple[Pod, ...]
-    events: tuple[Raw, ...]
+    events: tuple[Event, ...]
 
 
 class _Tail:
@@ -321,7 +339,8 @@ def _read(name: str) -> _Seen:
         if found is None:
             raise NotFound(f"run {folder.name} was killed, so only its logs are kept: {PROGRAM} logs {folder.name}")
     pods = tuple(map(read_pod, fields.entries(found, "pods")))
-    return _Seen(read_job(fields.table(found, "job")), pods, tuple(fields.entries(found, "events")))
+    events = tuple(map(read_event, fields.entries(found, "events")))
+    return _Seen(read_job(fields.table(found, "job")), pods, events)
 
 
 def _tree(seen: _Seen, now: float) -> jobs.JobTree:
@@ -332,12 +351,24 @@ def _draw(seen: _Seen, now: float, *, wide: bool) -> RenderableType:
     return render.tree(_tree(seen, now), wide=wide)
 
 
-def _frames(name: str, *, wide: bool) -> Iterator[Frame]:
+def _followed(name: str) -> Iterator[_Seen]:
     """Until the run has ended."""
     folder = _asked(lambda: _folder(name))
     while True:
         is_active = _asked(lambda: _is_active(folder.name))
-        yield partial(_draw, _read(folder.name), wide=wide)
+        yield _read(folder.name)
         if not is_active:
             return
         time.sleep(POLL_S)
+
+
+def _frames(name: str, *, wide: bool) -> Iterator[Frame]:
+    return (partial(_draw, seen, wide=wide) for seen in _followed(name))
+
+
+def _fleets(name: str) -> Iterator[Fleet]:
+    shown = None
+    for seen in _followed(name):
+        if seen != shown:
+            yield Fleet((seen.job,), seen.pods, events=seen.events)
+        shown = seen

@@ -17,7 +17,6 @@ from understudy_cli.facts import Pod
 from understudy_cli.failures import CommandFailed, NoAnswer, WrongCall
 from understudy_cli.following import Followed
 from understudy_cli.log_lines import LogFilter, Wanted
-from understudy_cli.reading import read_pod
 from understudy_cli.untrusted import log_line
 
 READERS = 8
@@ -119,7 +118,7 @@ class FollowedLogs:
     def _is_over(self) -> bool:
         if not self._threads or any(thread.is_alive() for thread in self._threads.values()):
             return False
-        return all(read_pod(raw).has_ended for raw in self._pods.objects(self._name))
+        return all(pod.has_ended for pod in self._pods.objects(self._name))
 
     def _show_all(self, show: Callable[[Line], None]) -> bool:
         """Whether there was nothing to show."""
@@ -130,8 +129,7 @@ class FollowedLogs:
         return is_idle
 
     def _start_new(self) -> None:
-        for raw in self._pods.objects(self._name):
-            pod = read_pod(raw)
+        for pod in self._pods.objects(self._name):
             runs = pod.node and pod.trainer and pod.state not in ("Pending", "Unschedulable")
             if pod.uid in self._threads or not runs or not self._may_have_lines(pod):
                 continue

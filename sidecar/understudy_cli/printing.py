@@ -10,12 +10,16 @@ from rich.console import RenderableType
 from rich.live import Live
 
 from understudy_cli import render
+from understudy_cli.facts import Fleet
 from understudy_cli.failures import NotFound
 from understudy_cli.log_lines import Wanted, grouped, newest_dumps
 from understudy_cli.render import Output
 
 #: Lines of `logs` unless --tail says otherwise.
 DEFAULT_TAIL = 1_000
+
+#: Of `dashboard`.
+DEFAULT_PORT, LOOPBACK = 8090, "127.0.0.1"
 
 Format = Annotated[Output, typer.Option("--output", "-o", metavar="FORMAT", help="table, wide, json or yaml.")]
 Rank = Annotated[
@@ -25,6 +29,14 @@ Round = Annotated[int | None, typer.Option("--round", min=0, metavar="N", help="
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Print new lines, also of new pods, until Ctrl-C.")]
 Tail = Annotated[int, typer.Option("--tail", min=-1, metavar="N", help="The newest N lines; -1: all.")]
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Draw again when something changes, until Ctrl-C.")]
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, metavar="N", help="Port of the page; 0: a free one.")]
+Listen = Annotated[
+    str, typer.Option("--listen", metavar="ADDRESS", help="Address of the page. Others can read it at another address.")
+]
+Hosts = Annotated[
+    list[str] | None,
+    typer.Option("--host", metavar="NAME", help="A name by which browsers may call the page, beside localhost."),
+]
 Last = Annotated[int, typer.Option("--last", min=1, metavar="N", help="Explain the newest N faults.")]
 
 
@@ -64,6 +76,13 @@ def draw(frames: Iterator[Frame]) -> None:
             before = ageless
             sys.stdout.write(f"{render.plain(console, frame(time.time()))}\n")
             sys.stdout.flush()
+
+
+def serve_page(fleets: Iterator[Fleet], listen: str, port: int, hosts: list[str] | None) -> None:
+    """Until Ctrl-C."""
+    from understudy_cli.dashboard.server import serve  # aiohttp: half a second that other verbs do not need
+
+    serve(fleets, listen, port, hosts or (), lambda url: typer.echo(f"the dashboard is at {url}. Ctrl-C ends it"))
 
 
 def no_lines(wanted: Wanted, *, has_prefixes: bool) -> str:

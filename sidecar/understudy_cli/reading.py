@@ -7,10 +7,24 @@ import re
 from collections.abc import Iterable
 
 from understudy_cli import fields
-from understudy_cli.facts import AvoidedNode, Cause, Condition, Drill, Job, Node, Pod, Pool, Recovery
+from understudy_cli.facts import (
+    AvoidedNode,
+    Cause,
+    Condition,
+    Drill,
+    Event,
+    Goodput,
+    Job,
+    LostTime,
+    Node,
+    Pod,
+    Pool,
+    Recovery,
+)
 from understudy_cli.fields import Raw
 from understudy_cli.untrusted import one_line
 from understudy_protocol import pod as names
+from understudy_protocol.goodput import Part
 
 #: Strategies, in the order of `status.recoveriesByStrategy`.
 STRATEGIES = ("inPlace", "spareSwap", "podRecreate", "jobRestart")
@@ -45,6 +59,7 @@ def read_job(raw: Raw) -> Job:
         step=fields.number(status, "progress", "step"),
         total_steps=fields.number(status, "progress", "total"),
         stepped_at=fields.time(status, "progress", "at"),
+        goodput=_goodput(fields.table(status, "goodput")),
         avoided_nodes=tuple(map(_avoided, fields.entries(status, "avoidedNodes"))),
         pool=_name(raw, "spec", "spares", "pool"),
         restarts=fields.count(status, "restarts"),
@@ -75,17 +90,18 @@ def read_recovery(raw: Raw) -> Recovery:
         lost_steps=fields.number(raw, "lostSteps"),
         gpu_seconds_lost=fields.decimal(raw, "gpuSecondsLost"),
         rank_seconds_lost=fields.decimal(raw, "rankSecondsLost"),
+        owners=tuple(_name(owner, "uid") for owner in fields.entries(raw, "metadata", "ownerReferences")),
     )
 
 
-def recoveries_of(job: Job, objects: Iterable[Raw]) -> tuple[Recovery, ...]:
+def recoveries_of(job: Job, objects: Iterable[Recovery]) -> tuple[Recovery, ...]:
     """The recoveries of a job that are known, the oldest first: its objects of kind Recovery, and those of its status.
 
-    objects: of any job; empty if the cluster does not have the kind. An object has more fields than an entry of the
-    status about the same fault.
+    objects: those of kind Recovery, of any job; empty if the cluster does not have the kind. An object has more fields
+    than an entry of the status about the same fault.
     """
     of_status = job.recoveries or (() if job.last_recovery is None else (job.last_recovery,))
-    of_objects = [read_recovery(raw) for raw in objects if job.owns(raw)]
+    of_objects = [recovery for recovery in objects if job.uid in recovery.owners]
     times = {recovery.detected_at for recovery in of_objects}
     known = [*(recovery for recovery in of_status if recovery.detected_at not in times), *of_objects]
     return tuple(sorted(known, key=lambda recovery: recovery.detected_at or 0.0))
@@ -103,6 +119,7 @@ def read_pod(raw: Raw) -> Pod:
         name=_name(raw, "metadata", "name"),
         uid=_name(raw, "metadata", "uid"),
         job=labels.get(names.LABEL_JOB, ""),
+        job_uid=labels.get(names.LABEL_JOB_UID, ""),
         role=labels.get(names.LABEL_ROLE, ""),
         group_rank=int(rank) if has_rank else None,
         nproc=_nproc(raw),
@@ -116,6 +133,18 @@ def read_pod(raw: Raw) -> Pod:
         pool=labels.get(names.LABEL_POOL, ""),
         claimed_by=annotations.get(names.ANNOTATION_CLAIMED_BY, ""),
         trainer=trainer or _trainer(raw),
+    )
+
+
+def read_event(raw: Raw) -> Event:
+    times = (("series", "lastObservedTime"), ("lastTimestamp",), ("eventTime",), ("firstTimestamp",))
+    return Event(
+        about_uid=_name(raw, "involvedObject", "uid"),
+        at=next((at for path in times if (at := fields.time(raw, *path)) is not None), None),
+        reason=fields.text(raw, "reason", limit=60),
+        message=fields.text(raw, "message"),
+        times=fields.count(raw, "series", "count") or fields.count(raw, "count"),
+        is_warning=fields.text(raw, "type") == "Warning",
     )
 
 
@@ -181,6 +210,25 @@ def _conditions(status: Raw) -> tuple[Condition, ...]:
 def _recovery_of(status: Raw, name: str) -> Recovery | None:
     found = fields.table(status, name)
     return read_recovery(found) if found else None
+
+
+def _goodput(raw: Raw) -> Goodput | None:
+    since, word = fields.time(raw, "since"), fields.text(raw, "part", limit=40)
+    part = next((part for part in Part if part.value == word), None)
+    if since is None or (word and part is None):
+        return None
+    seconds = {part.field: max(0.0, fields.decimal(raw, "seconds", part.field) or 0.0) for part in Part}
+    return Goodput(since, part, seconds, tuple(map(_lost, fields.entries(raw, "lost"))))
+
+
+def _lost(raw: Raw) -> LostTime:
+    return LostTime(
+        fault=fields.text(raw, "fault", limit=40),
+        node=_name(raw, "node"),
+        seconds=fields.decimal(raw, "seconds") or 0.0,
+        gpu_seconds=fields.decimal(raw, "gpuSeconds"),
+        rank_seconds=fields.decimal(raw, "rankSeconds"),
+    )
 
 
 def _drill(raw: Raw) -> Drill | None:

@@ -20,8 +20,10 @@ from understudy_cli.views.causes import Explanation, Why
 from understudy_cli.views.checks import Finding, Level
 from understudy_cli.views.drains import DrainRow, DrainState
 from understudy_cli.views.drills import DrillResult
+from understudy_cli.views.goodput import GoodputRow, JobGoodput
 from understudy_cli.views.jobs import FaultRow, JobRow, JobTree, PodRow
 from understudy_cli.views.nodes import NodeRow
+from understudy_cli.views.phrases import NONE, duration, precise
 from understudy_cli.views.spares import Spares
 from understudy_cli.views.timeline import Entry
 
@@ -206,6 +208,61 @@ def timeline(entries: Sequence[Entry]) -> RenderableType:
         for entry in entries
     ]
     return _table(["TIME (UTC)", "AFTER", "EVENT", "DETAILS"], lines, right=("AFTER",), fold=("DETAILS",))
+
+
+# goodput --------------------------------------------------------------------------------------------------------------
+
+
+def goodputs(rows: Sequence[GoodputRow], *, all_namespaces: bool) -> RenderableType:
+    columns = [
+        *(["NAMESPACE"] if all_namespaces else []),
+        "NAME",
+        "PHASE",
+        "ETTR",
+        "WALL",
+        "PRODUCTIVE",
+        "LOST",
+        "OTHER",
+    ]
+    lines = []
+    for row in rows:
+        cells = [row.namespace, row.name] if all_namespaces else [row.name]
+        seconds = (row.wall_seconds, row.productive_seconds, row.lost_seconds, row.other_seconds)
+        cells += [row.phase, _share(row.ettr), *map(duration, seconds)]
+        lines.append([Text(cell, style=_PHASES.get(cell, "") if cell == row.phase else "") for cell in cells])
+    right = ("ETTR", "WALL", "PRODUCTIVE", "LOST", "OTHER")
+    table = _table(columns, lines, right=right, fold=("NAMESPACE", "NAME"))
+    notes = [Text(f"! {row.name}: {row.note}", style="yellow") for row in rows if row.note]
+    return Group(table, *notes)
+
+
+def goodput(shown: JobGoodput) -> RenderableType:
+    """One job: the parts of its time, and what faults have cost."""
+    job = shown.job
+    head = Text.assemble((job.name, "bold"), "  ", (job.phase, f"bold {_PHASES.get(job.phase, '')}".strip()))
+    head.append(f"  ETTR {_share(job.ettr)}  wall time {precise(job.wall_seconds)}")
+    parts: list[RenderableType] = [head]
+    if job.note:
+        parts.append(Text(f"! {job.note}", style="yellow"))
+    if shown.parts:
+        lines = [
+            [Text(row.part), Text(precise(row.seconds)), Text(_share(row.share)), Text(row.meaning, style="dim")]
+            for row in shown.parts
+        ]
+        parts.append(_table(["PART", "TIME", "SHARE", ""], lines, right=("TIME", "SHARE"), fold=("",)))
+    for title, rows in (("LOST TO", shown.lost_by_fault), ("ON NODE", shown.lost_by_node)):
+        if rows:
+            lines = [
+                [Text(row.name or "not known"), Text(precise(row.seconds)), Text(f"{row.device_seconds:.0f}")]
+                for row in rows
+            ]
+            columns = [title, "TIME", shown.unit.upper()]
+            parts += [Text(""), _table(columns, lines, right=columns[1:], fold=(title,))]
+    return Group(*parts)
+
+
+def _share(ratio: float | None) -> str:
+    return NONE if ratio is None else f"{100 * ratio:.1f} %"
 
 
 # spares, nodes, doctor, stacks ----------------------------------------------------------------------------------------

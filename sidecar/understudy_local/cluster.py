@@ -79,8 +79,8 @@ class LocalCluster:
         self.started_at = time.time()
         self.changed: Callable[[], None] = lambda: None  # set by the live view
         self._nodes = [f"node-{number}" for number in range(options.nodes + options.spares)]
-        self._uid, self._keyring = secrets.token_hex(16), Keyring(secrets.token_bytes(32))
-        self._key = self._keyring.of_job("", self._uid, 0)
+        self.uid, self._keyring = secrets.token_hex(16), Keyring(secrets.token_bytes(32))
+        self._key = self._keyring.of_job("", self.uid, 0)
         self._addresses = 0
         self._wakeup = asyncio.Event()
         self._ending = ""  # the reason, once the run has to end
@@ -96,7 +96,7 @@ class LocalCluster:
         (self.folder.key / names.KEY_FILE).write_text(self._key)
         (self.folder.key / names.OPERATOR_KEY_FILE).write_text(operator_key)
         me = SidecarIdentity("", self._address(0), bytes.fromhex(operator_key))
-        server = Server(self._directory, me, bytes.fromhex(self._key), self._uid)
+        server = Server(self._directory, me, bytes.fromhex(self._key), self.uid)
         await server.listen(names.COORDINATOR_PORT, self._address(0))
         try:
             while True:
@@ -196,7 +196,7 @@ class LocalCluster:
 
     async def _reconcile(self) -> float | None:
         now = time.time()
-        job = training_job(self.options, self._uid, self.started_at, self.status, deleting=bool(self._ending))
+        job = training_job(self.options, self.uid, self.started_at, self.status, deleting=bool(self._ending))
         if self._failed_to_start() and not self._ending:
             self._fail()
         plan = reconcile(self._observe(job), IMAGE, now)
@@ -304,7 +304,7 @@ class LocalCluster:
                     await self._unfollow(Unfollow())
                 if self._link is None:
                     keys = Keys(bytes.fromhex(self._key), self._keyring.operator())
-                    self._link = CoordinatorLink(self._uid, keys, self._coordination, self._enqueue)
+                    self._link = CoordinatorLink(self.uid, keys, self._coordination, self._enqueue)
                 self._link.follow(link)
 
     async def _unfollow(self, unfollow: Unfollow) -> None:

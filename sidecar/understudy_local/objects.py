@@ -29,14 +29,14 @@ def described(cluster: LocalCluster, *, has_ended: bool = False) -> dict[str, An
         "metadata": {
             "name": cluster.folder.name,
             "namespace": NAMESPACE,
-            "uid": cluster.folder.name,
+            "uid": cluster.uid,
             "creationTimestamp": whole_seconds(cluster.started_at),
         },
         "spec": {"launcher": {"nprocPerNode": cluster.options.nproc}},
         "status": status,
     }
     pods = [_pod(pod.observed(), cluster.options.nproc) for pod in cluster.pods.values()]
-    return {"job": job, "pods": pods, "events": _events(cluster.happened)}
+    return {"job": job, "pods": pods, "events": _events(cluster.happened, cluster.uid)}
 
 
 def _pod(pod: Pod, nproc: int) -> dict[str, Any]:
@@ -64,8 +64,14 @@ def _pod(pod: Pod, nproc: int) -> dict[str, Any]:
     }
 
 
-def _events(happened: Iterable[Happened]) -> list[dict[str, Any]]:
+def _events(happened: Iterable[Happened], uid: str) -> list[dict[str, Any]]:
     return [
-        {"type": each.kind, "reason": each.reason, "message": each.message, "eventTime": micro_time(each.at)}
+        {
+            "involvedObject": {"uid": uid},
+            "type": each.kind,
+            "reason": each.reason,
+            "message": each.message,
+            "eventTime": micro_time(each.at),
+        }
         for each in happened
     ]

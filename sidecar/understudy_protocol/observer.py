@@ -155,6 +155,7 @@ class Snapshot:
     fork_fallbacks: Optional[ForkFallbacks] = None  # None: all workers that should be forked are forked
     lacks_quorum: bool = False  # no majority of the voters is connected, so it cannot replace a member or form a round
     restarts_left: Optional[int] = None  # that the budget of restarts still allows now; None: not known
+    stepping_since: Optional[float] = None  # the first step of the running round; None: none, or in an earlier term
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,8 @@ class Recovery:
     tier: Optional[Tier] = None  # where its round restores from; None: the job has no snapshots, or it is not known yet
     tier_reason: str = ""  # why not from a snapshot
     lost_steps: Optional[int] = None  # steps that the round has to make again; None: not known
+    vacant_until: Optional[float] = None  # when a pod for its last vacant rank joined; None: the pods were there
+    caught_up_at: Optional[float] = None  # when its round had made the lost steps again; None: not yet, or none is lost
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
     images.add_argument("names", nargs="*", metavar="base|operator|sidecar", help="default: all three")
     verbs.add_parser("binaries", help="build Kubernetes' programs into the cache")
     verbs.add_parser("unit-tools", help="install the tools of unit tests: openssl, a C compiler, promtool")
+    verbs.add_parser("chromium", help="install the browser of tests/ui")
     verbs.add_parser("torch", help="install torch into the cache, for pods to mount")
     logs = verbs.add_parser("logs", help="collect logs, objects and events")
     logs.add_argument("folder", nargs="?", default="build/cluster-logs", help="default: %(default)s")
@@ -58,7 +59,7 @@ def main(words: list[str]) -> int:
             print(cluster.status().table(), end="")
         case "kubeconfig":
             print(cluster.kubeconfig)
-        case "load" | "images" | "binaries" | "unit-tools" | "torch":
+        case "load" | "images" | "binaries" | "unit-tools" | "chromium" | "torch":
             _provide(cluster, options)
         case "logs":
             print(cluster.logs(options.folder))
@@ -79,6 +80,8 @@ def _provide(cluster: Cluster, options: argparse.Namespace) -> None:
             cluster.build()
         case "unit-tools":
             cluster.install_unit_tools()
+        case "chromium":
+            cluster.install_chromium()
         case "torch":
             print(cluster.install_torch())
 

@@ -94,6 +94,10 @@ class Cluster:
         with locked(self._paths.cache / "tools.lock", self._progress):
             ensure_unit_tools(self._paths, self._progress)
 
+    def install_chromium(self) -> None:
+        with locked(self._paths.cache / "tools.lock", self._progress):
+            ensure_tools({"chromium": "chromium"}, self._progress)
+
     def missing(self) -> list[str]:
         """Those of "programs", "torch" and "images" that a first run still has to build or install into the cache."""
         missing = {

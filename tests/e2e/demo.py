@@ -1,7 +1,8 @@
 """`make demo`: one training job recovers from every fault on a real Kubernetes; a table, and build/demo.json.
 
 The table's times are measured from outside, next to those of the job's own status. The demo fails if status is not
-true (see truth.py), and if the loss of any step is not that of a run without faults.
+true (see truth.py), if the parts of the job's time are not its wall time, and if the loss of any step is not that of a
+run without faults.
 """
 
 import json
@@ -15,10 +16,12 @@ from tests.e2e import acts
 from tests.e2e.prepare import prepare
 from tests.e2e.success import Exits, exit_codes, finish_and_watch_exits, wait_for_end
 from tests.e2e.training import CHECKOUT, Training
+from tests.e2e.truth import Raw, unix
 from tests.e2e.undisturbed import differences, undisturbed_losses
 
 NAMESPACE = "understudy-demo"
 RESULT = CHECKOUT / "build" / "demo.json"
+SUM_ERROR = 0.01
 
 
 def print_line(text: str) -> None:
@@ -84,6 +87,18 @@ def write_result(played: list[acts.Act], path: Path) -> None:
     path.write_text(json.dumps(rows, indent=1) + "\n")
 
 
+def account(status: Raw) -> str:
+    """What the time of the ended job went to. Raises AssertionError if the parts are not the wall time within 1 %."""
+    goodput = status["goodput"]
+    wall_s = unix(status["completionTime"]) - unix(goodput["startTime"])
+    parts, total_s = goodput["seconds"], sum(goodput["seconds"].values())
+    if abs(total_s - wall_s) > SUM_ERROR * wall_s:
+        found = f"the parts of the job's time are {total_s:.1f} s, its wall time is {wall_s:.1f} s"
+        raise AssertionError(f"{found}: {parts}")
+    shown = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in parts.items())
+    return f"the job's time, {wall_s:.1f} s: {shown}; ETTR {goodput['ettr']:.3f}"
+
+
 def require_losses(found: Sequence[str]) -> None:
     """Raises AssertionError if the losses differ from those of a run without faults."""
     if found:
@@ -107,6 +122,7 @@ def run(cluster: Cluster) -> None:
         f"all containers exited within {exits.slowest_s:.2f} s of the last worker, codes {sorted(set(codes.values()))}"
     )
     print(f"written: {RESULT.relative_to(CHECKOUT)}")
+    print(account(training.status()))
     require_losses(found)
     print(f"loss of the last step, {done.step}: {done.loss:.7f}; the loss of every step is that of an undisturbed run")
     print(f"look around: tests/cluster/cluster kubectl -n {NAMESPACE} get tj,pods; stop it all: make cluster-down")

@@ -161,13 +161,14 @@ class PlainJob:
 
     def apply_until_a_spare_coordinates(self) -> None:
         """Apply the job under another name if an active pod coordinates: on a busy machine spares start late."""
-        for _ in range(ATTEMPTS):
+        name = self.name
+        for attempt in range(ATTEMPTS):
             self.apply()
             self.wait_until_whole()
             if self.pod(self.status()["coordinator"]["podUID"])["metadata"]["labels"]["understudy.dev/role"] == "spare":
                 return
             self.discard()
-            self.name += "-again"
+            self.name = f"{name}-{attempt + 2}"
         raise AssertionError(f"an active pod was the first coordinator of {ATTEMPTS} jobs")
 
     def sidecar_log(self, pod: Raw) -> str:

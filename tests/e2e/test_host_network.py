@@ -24,9 +24,11 @@ def ports_of(pod: Raw) -> dict[str, int]:
 
 
 def by_node(job: PlainJob) -> dict[str, list[Raw]]:
+    """A replacement that waits for a node is on none."""
     pods = defaultdict(list)
     for pod in alive(job):
-        pods[pod["spec"]["nodeName"]].append(pod)
+        if "nodeName" in pod["spec"]:
+            pods[pod["spec"]["nodeName"]].append(pod)
     return pods
 
 

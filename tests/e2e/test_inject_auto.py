@@ -16,9 +16,6 @@ from tests.e2e.undisturbed import check_losses
 
 pytestmark = pytest.mark.timeout(600)
 
-#: From the death of a worker to the first step of the next round; torchrun itself took 7 to 9 s.
-FIRST_STEP_WITHIN_S = 1.0
-
 
 @pytest.fixture(scope="module")
 def training(cluster: Cluster, jobsets: None) -> Iterator[InjectedTraining]:
@@ -43,11 +40,11 @@ def test_the_pods_run_the_command_of_the_manifest_and_their_workers_are_forks(tr
     assert not [x for x in training.status()["conditions"] if (x["type"], x["status"]) == ("WorkersForked", "False")]
 
 
-def test_a_killed_worker_of_torchrun_steps_again_within_a_second(training: InjectedTraining) -> None:
+def test_a_killed_worker_of_torchrun_restarts_in_place(training: InjectedTraining) -> None:
+    """`make bench-injection` measures how long it takes."""
     act = acts.kill_worker(training)
     assert (act.fault, act.strategy) == ("Process", "InPlace")
     assert act.pods_after == act.pods_before
-    assert act.resumed_s <= FIRST_STEP_WITHIN_S
 
 
 def test_all_pods_exit_0_when_the_training_has_succeeded(training: InjectedTraining) -> None:

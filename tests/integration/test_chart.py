@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 import subprocess
+import sys
 from functools import cache
 from typing import Any
 
@@ -310,6 +311,92 @@ def test_pods_can_be_injected_in_all_namespaces():
     assert webhook["namespaceSelector"] == {}
 
 
+# Dashboard ------------------------------------------------------------------------------------------------------------
+
+DASHBOARD = "dashboard.enabled=true"
+DASHBOARD_RULES = [
+    {
+        "apiGroups": ["understudy.dev"],
+        "resources": ["trainingjobs", "injectedjobs", "hotsparepools", "recoveries"],
+        "verbs": ["list", "watch"],
+    },
+    {"apiGroups": [""], "resources": ["pods", "events"], "verbs": ["list", "watch"]},
+]
+NODE_RULE = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]}
+
+
+def dashboard_command(*settings: str) -> list[str]:
+    (container,) = named("understudy-dashboard", DASHBOARD, *settings)["Deployment"]["spec"]["template"]["spec"][
+        "containers"
+    ]
+    command: list[str] = container["command"]
+    return command
+
+
+def test_the_dashboard_is_installed_only_if_enabled_and_may_only_read():
+    assert named("understudy-dashboard") == {}
+    documents = named("understudy-dashboard", DASHBOARD)
+    expected = {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Deployment", "Service"}
+    assert set(documents) == expected
+    assert documents["ClusterRole"]["rules"] == [NODE_RULE, *DASHBOARD_RULES]
+    assert documents["ServiceAccount"]["automountServiceAccountToken"] is False
+
+
+def test_with_watched_namespaces_the_dashboard_reads_only_these_and_nodes():
+    objects = [
+        x
+        for x in items(DASHBOARD, "watchNamespaces={team-a,team-b}")
+        if x["metadata"]["name"] == "understudy-dashboard"
+    ]
+    roles = {x["metadata"]["namespace"]: x["rules"] for x in objects if x["kind"] == "Role"}
+    assert roles == {"team-a": DASHBOARD_RULES, "team-b": DASHBOARD_RULES}
+    (cluster_role,) = [x for x in objects if x["kind"] == "ClusterRole"]
+    assert cluster_role["rules"] == [NODE_RULE]
+    assert "--namespaces=team-a,team-b" in dashboard_command("watchNamespaces={team-a,team-b}")
+
+
+def test_only_port_forward_reaches_the_dashboard_unless_configured():
+    assert "--listen=127.0.0.1" in dashboard_command()
+    opened = dashboard_command("dashboard.listen=Pod", "dashboard.hosts={training.example.com}")
+    assert {"--listen=", "--hosts=training.example.com"} <= set(opened)
+
+
+def test_the_program_of_the_dashboard_accepts_the_arguments_of_the_chart():
+    python, *words = dashboard_command("dashboard.hosts={a.example.com,b.example.com}", "watchNamespaces={team-a}")
+    assert python == "/opt/understudy/bin/python"
+    done = subprocess.run(
+        [sys.executable, *words],
+        env={"PYTHONPATH": "sidecar", "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"},
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # no cluster is there
+    assert (done.returncode, "there is no kubeconfig" in done.stderr) == (2, True), done.stderr
+
+
+def test_the_dashboard_runs_unprivileged_with_the_values_for_pods():
+    values = {
+        "nodeSelector": {"pool": "system"},
+        "podLabels": {"team": "ml"},
+        "resources": {"limits": {"memory": "1Gi"}},
+    }
+    made = named(
+        "understudy-dashboard", DASHBOARD, *(f"dashboard.{name}={json.dumps(value)}" for name, value in values.items())
+    )
+    pod = made["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert (pod["securityContext"]["runAsNonRoot"], container["securityContext"]["readOnlyRootFilesystem"]) == (
+        True,
+        True,
+    )
+    assert (pod["nodeSelector"], container["resources"]["limits"]) == ({"pool": "system"}, {"memory": "1Gi"})
+    selector = made["Deployment"]["spec"]["selector"]["matchLabels"]
+    assert made["Service"]["spec"]["selector"] == selector
+    assert made["Deployment"]["spec"]["template"]["metadata"]["labels"] == {**selector, "team": "ml"}
+
+
 # Operator and webhook -------------------------------------------------------------------------------------------------
 
 BOTH = pytest.mark.parametrize("which", ["operator", "webhook"])
@@ -365,8 +452,8 @@ def test_a_spread_constraint_may_count_other_pods(which: str):
 
 
 def test_only_pods_that_call_the_api_server_have_a_token():
-    for which, has in (("operator", True), ("rotation", True), ("webhook", False)):
-        documents = named(f"understudy-{which}")
+    for which, has in (("operator", True), ("rotation", True), ("dashboard", True), ("webhook", False)):
+        documents = named(f"understudy-{which}", "dashboard.enabled=true")
         assert documents["Deployment"]["spec"]["template"]["spec"]["automountServiceAccountToken"] is has
         assert documents["ServiceAccount"]["automountServiceAccountToken"] is False
 
@@ -411,6 +498,12 @@ def test_network_policies_admit_calls_only_to_served_ports():
     # and the process that renews the certificate cannot be reached
     assert opened["understudy-rotation"]["ingress"] == []
     assert list(policies("webhook.enabled=false")) == ["understudy-operator"]
+    # and the dashboard only by configured peers
+    assert policies("dashboard.enabled=true")["understudy-dashboard"]["ingress"] == []
+    proxy = {"podSelector": {"matchLabels": {"app": "proxy"}}}
+    opened = policies("dashboard.enabled=true", f"dashboard.from={json.dumps([proxy])}")
+    port = {"protocol": "TCP", "port": 8090}
+    assert opened["understudy-dashboard"]["ingress"] == [{"ports": [port], "from": [proxy]}]
 
 
 @pytest.mark.attack("D2", "calls each port of the chart's pods, with networkPolicies.enabled", before="refused, too")
@@ -445,6 +538,8 @@ def test_the_operator_may_call_only_the_api_server_and_sidecars_and_the_webhook_
     assert found["understudy-operator-egress"]["egress"] == [api_server, sidecars]
     assert found["understudy-webhook-egress"]["egress"] == []
     assert found["understudy-rotation-egress"]["egress"] == [api_server]
+    shown = policies("networkPolicies.egress.enabled=true", "dashboard.enabled=true")
+    assert shown["understudy-dashboard-egress"]["egress"] == [api_server]
     for which in ("operator", "webhook"):
         assert found[f"understudy-{which}-egress"]["podSelector"] == deployment(which)["spec"]["selector"]
         assert found[f"understudy-{which}-egress"]["policyTypes"] == ["Egress"]

@@ -65,6 +65,8 @@ VALUES = {
     "placed": f"{{operator: {{{PLACED}}}, webhook: {{{PLACED}}}, imagePullSecrets: [{{name: a}}]}}",
     "networks": "{networkPolicies: {enabled: true, jobs: {enabled: true}, extraFrom: [{namespaceSelector: {}}]}}",
     "a named namespace": "{watchNamespaces: [default], metrics: {enabled: true}}",
+    "a dashboard": "{dashboard: {enabled: true, from: [{podSelector: {}}]}, networkPolicies: {enabled: true}}",
+    "a dashboard of a namespace": "{dashboard: {enabled: true}, watchNamespaces: [default]}",
     "no policies": "{admissionPolicies: {enabled: false}}",
     "policies for labelled namespaces": "{admissionPolicies: {namespaceLabels: {example.com/a: b, c: d}}}",
     "one's own master secret": "{masterSecret: {name: own}}",
@@ -146,7 +148,8 @@ def admitted(server: "ApiServer", namespace: str, spec: dict[str, Any]) -> str:
 def test_the_charts_own_pods_are_admitted_under_restricted_pod_security(
     server: "ApiServer", restricted: str, tmp_path: Path
 ) -> None:
-    objects = [item for item in yaml.load_all(rendered(server, "{}", tmp_path), yaml.CSafeLoader) if item]
+    everything = "{dashboard: {enabled: true}}"
+    objects = [item for item in yaml.load_all(rendered(server, everything, tmp_path), yaml.CSafeLoader) if item]
     specs = [item["spec"]["template"]["spec"] for item in objects if item["kind"] == "Deployment"]
     specs += [item["spec"] for item in objects if item["kind"] == "Pod"]
     assert len(specs) >= 2

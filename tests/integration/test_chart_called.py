@@ -41,6 +41,7 @@ EVERYTHING = {
     "networkPolicies": {"enabled": True, "jobs": {"enabled": True}},
     "webhook": {"certificates": {"mode": "CertManager"}},
     "metrics": {part: {"enabled": True} for part in PARTS},
+    "dashboard": {"enabled": True},
 }
 SELF_SIGNED = {"webhook": {"certificates": {"mode": "SelfSigned"}}}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -155,7 +156,7 @@ def test_names_are_short_enough_and_selectors_match_only_their_own_pods(server: 
             assert len(value) <= MOST
     deployments = {x["metadata"]["name"]: x["spec"] for x in items if x["kind"] == "Deployment"}
     labels = {name: spec["template"]["metadata"]["labels"] for name, spec in deployments.items()}
-    assert len(labels) == (3 if CASES[case][1] is SELF_SIGNED else 2)
+    assert len(labels) == (4 if CASES[case][1] is SELF_SIGNED else 3)
 
     def found(selector: Item) -> list[str]:
         return [name for name, own in labels.items() if selector.items() <= own.items()]
@@ -215,7 +216,7 @@ def test_references_name_existing_objects(server: "ApiServer", case: str) -> Non
 )
 def test_names_begin_as_the_page_states(server: "ApiServer", case: str, begin: str) -> None:
     names = {x["metadata"]["name"] for x in rendered(server, case) if x["kind"] == "Deployment"}
-    assert names == {f"{begin}-operator", f"{begin}-webhook"}
+    assert names == {f"{begin}-operator", f"{begin}-webhook", f"{begin}-dashboard"}
 
 
 def test_two_releases_share_no_name(server: "ApiServer") -> None:

@@ -11,7 +11,13 @@ EVERYTHING = "networkPolicies.enabled=true,networkPolicies.jobs.enabled=true,web
 
 @pytest.mark.parametrize(
     "settings",
-    ["", EVERYTHING, "webhook.enabled=false,crds.enabled=false,rbac.aggregate.enabled=false", "masterSecret.name=own"],
+    [
+        "",
+        EVERYTHING,
+        "dashboard.enabled=true",
+        "webhook.enabled=false,crds.enabled=false,rbac.aggregate.enabled=false",
+        "masterSecret.name=own",
+    ],
 )
 def test_helm_lint_finds_no_problem(settings: str) -> None:
     helm = Paths.from_environment().binaries / "helm"

@@ -90,6 +90,12 @@ def test_alerts_are_those_of_the_files_and_the_webhooks_are_omitted_without_the_
     assert is_reported("webhook.enabled=false") == [rule for path, rule in alerts() if path.stem == "operator"]
 
 
+def test_the_limit_of_the_goodput_is_a_value():
+    rule = rendered(*ALL, "metrics.prometheusRule.minGoodputPercent=85")["PrometheusRule", "understudy"]
+    found = {each["alert"]: each["expr"] for each in rule["spec"]["groups"][0]["rules"]}
+    assert found["UnderstudyJobLowGoodput"] == "100 * min(understudy_job_lowest_goodput_ratio) < 85"
+
+
 def test_the_dashboard_is_installed_unchanged_with_grafanas_label():
     found = rendered(*ALL)["ConfigMap", "understudy-dashboard"]
     source = ROOT / "charts/understudy/files/dashboards/understudy.json"

@@ -18,9 +18,11 @@ from tests.simulation import test_schedules, test_snapshots
 from tests.simulation.sidecars import SimulatedSidecar
 from tests.simulation.world import Rule
 from understudy_launcher.supervise import Supervisor
+from understudy_operator.plan.status import goodput
 from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
 from understudy_protocol.enums import CLOSE_EXIT_CODES, CloseReason, Fault
+from understudy_protocol.goodput import Part
 from understudy_protocol.recovery import CountedFault, Recovery
 from understudy_protocol.snapshots import SavedStep
 from understudy_sidecar.membership import (
@@ -103,6 +105,10 @@ def _no_host_again(
 
 def _nothing(*_: object) -> None:
     """Replaces a reaction."""
+
+
+def _enter_and_forget(self: goodput._Account, part: Part | None, at: float) -> None:
+    self._part, self._since = part, at
 
 
 def _grant_anything(self: Voter, request: m.RequestVote) -> bool:
@@ -525,6 +531,21 @@ MUTATIONS = (
         "the oldest common snapshot is restored",
         (Rule.THE_NEWEST_SNAPSHOT_IS_RESTORED,),
         _patch(restoring, "_newest", lambda found: min(found, default=None)),
+    ),
+    Mutation(
+        "a part of the job's time is forgotten",
+        (Rule.PARTS_ARE_THE_WALL_TIME,),
+        _patch(goodput._Account, "enter", _enter_and_forget),
+    ),
+    Mutation(
+        "pauses count as productive",
+        (Rule.PRODUCTIVE_TIME_HAS_STEPS,),
+        _patch(goodput, "_add_pause", _nothing),
+    ),
+    Mutation(
+        "repeated steps count as new ones",
+        (Rule.PRODUCTIVE_TIME_HAS_STEPS,),
+        _patch(goodput, "_part_after", lambda account, facts, pause: Part.PRODUCTIVE),
     ),
     Mutation(
         "a coordinator never steps down",

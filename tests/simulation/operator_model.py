@@ -15,16 +15,26 @@ from msgspec import structs
 from tests.simulation.api_server import ApiServer, Site, is_ready, patch
 from tests.simulation.network import Machine
 from tests.simulation.operator_links import CoordinatorLink
+from tests.simulation.world import EPOCH_S
 from understudy_operator.plan.facts.cluster_objects import Node
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.observed import TERMINAL_STATES, Coordination, Observed
+from understudy_operator.plan.facts.recoveries import merge_history, with_recoveries
 from understudy_operator.plan.facts.secret_writes import SecretWrites
 from understudy_operator.plan.facts.spec import JobSpec, ReplicatedJob, World
-from understudy_operator.plan.facts.status import Condition, CoordinatorStatus, JobStatus, StrategyCounts
+from understudy_operator.plan.facts.status import (
+    Condition,
+    CoordinatorStatus,
+    JobStatus,
+    ProgressStatus,
+    StrategyCounts,
+)
 from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, PatchPod
 from understudy_operator.plan.leadership.coordination import plan_label, plan_leadership, plan_link
 from understudy_operator.plan.leadership.elections import is_coordinator_missing
+from understudy_operator.plan.status.goodput import plan_goodput
+from understudy_operator.plan.status.status import is_worth_writing
 from understudy_operator.plan.times.rfc3339 import micro_time
 from understudy_operator.plan.verdicts.findings import Finding
 from understudy_operator.plan.world.members import avoided_nodes, plan_members
@@ -51,6 +61,9 @@ class OperatorModel:
     spares: int
     up: bool = True
     status: JobStatus = field(default_factory=JobStatus)
+    #: What the status has for the account of the job's time. `status` is without it, because the plan avoids nodes of
+    #: recorded faults, and the faults of this simulation are not those of nodes.
+    account: JobStatus = field(default_factory=JobStatus)
     completed_at: float | None = None
     recorded_close: Close | None = None
     drill: DrillOrder | None = None
@@ -119,6 +132,7 @@ class OperatorModel:
             state = TERMINAL_STATES[observed.close.reason]
             condition = Condition(state, "True", state, observed.close.message, micro_time(now))
             self.status = structs.replace(self.status, terminal_state=state, conditions=(condition,))
+        self._keep_account(observed, now)
         link = plan_link(observed, leadership, now)
         for intent in (*plan_members(observed, "sidecar:1", now), *plan_label(observed, leadership)):
             self._do(intent, observed, now)
@@ -129,6 +143,23 @@ class OperatorModel:
             self._link.follow(replace(link, drill=self.drill))
         elif link is not None:
             self._unfollow()
+
+    def _keep_account(self, observed: Observed, now: float) -> None:
+        """As plan_status, for these fields."""
+        before, snapshot, status = self.account, observed.snapshot, self.account
+        if snapshot is not None:
+            counts = [snapshot.recoveries_by_strategy.get(strategy.value) for strategy in Strategy]
+            status = with_recoveries(status, tuple(merge_history(before.recoveries, snapshot, now)))
+            status = structs.replace(status, recoveries_by_strategy=StrategyCounts(*counts))
+            if (progress := snapshot.progress) is not None:
+                status = structs.replace(status, progress=ProgressStatus(progress.step, None, micro_time(progress.at)))
+        if self.status.terminal_state and self.completed_at is not None:
+            end = micro_time(self.completed_at)
+            status = structs.replace(status, terminal_state=self.status.terminal_state, completion_time=end)
+        job = replace(observed.job, status=before, created_at=EPOCH_S)
+        status = structs.replace(status, goodput=plan_goodput(replace(observed, job=job), status, now))
+        if is_worth_writing(before, status, now, has_coordinator=bool(observed.coordination.coordinator_uid)):
+            self.account = status
 
     def _observe(self, now: float) -> Observed:
         shape = self.site.shape

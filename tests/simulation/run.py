@@ -30,6 +30,7 @@ from tests.simulation.faults import (
     draw_starts,
     draw_updates,
 )
+from tests.simulation.goodput_invariants import GoodputInvariants
 from tests.simulation.invariants import BOUNDED_S, EXIT_S, Invariants
 from tests.simulation.world import Rule, Violation
 from understudy_protocol.enums import Proactive
@@ -96,18 +97,20 @@ def run_case(case: Case) -> SimulatedCluster:
 
 
 def _run(cluster: SimulatedCluster, case: Case) -> None:
-    world, invariants = cluster.world, Invariants(cluster)
+    world, invariants, goodput = cluster.world, Invariants(cluster), GoodputInvariants(cluster, case.faults)
     world.check = invariants.check
     faults = Faults(cluster, list(case.faults))
     latest = max((fault.at + fault.waited_for_s for fault in case.faults), default=0.0)
     while not cluster.closed():
         world.run(world.now + 5.0, cluster.closed)
+        goodput.check()
         invariants.workers_of_older_rounds_end()
         invariants.elections.a_majority_elects(world.now)
         invariants.a_fault_is_followed_by_a_step(max(faults.over_at, latest + 1_000_000.0))
     closed_at = world.now
     while world.now < (end := max(closed_at, faults.over_at, *(pod.reported_at for pod in cluster.pods)) + EXIT_S):
         world.run(end)  # a fault may come after the close
+    goodput.check()
     invariants.all_hear_of_the_close(max(closed_at, faults.over_at))
     invariants.the_end_is_right()
     invariants.every_launcher_that_got_the_close_exits_with_it()

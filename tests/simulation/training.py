@@ -79,6 +79,7 @@ class Group:
     broken: bool = False
     step: int = 0
     next_step_due: bool = False  # a step is in progress
+    stepped_at: float | None = None  # the newest step
 
 
 class Training:
@@ -98,6 +99,10 @@ class Training:
         self.began_to_step: dict[RoundToken, float] = {}  # when each round made its first step
         self.paused_before: dict[RoundToken, list[float]] = {}  # seconds from each last step before to its first
         self.total_steps = 0
+        self.newest_step = 0  # of all rounds
+        self.new_steps_s = (
+            0.0  # the time in which steps were made for the first time, after the first one of each round
+        )
         self.stale_saves = 0
         self.stale_savers: set[str] = set()  # pods
         self.newest_since = 0.0  # when the newest round first stepped
@@ -284,6 +289,7 @@ class Training:
         if group.token not in self.stepped_in:
             self.paused_before[group.token] = [self.world.now - at for at in self._last_steps(group)]
             self.began_to_step[group.token] = self.world.now
+        self._add_time(group)
         self.stepped_at = self.stepped_in[group.token] = self.world.now
         self._steppers[group.token] = {worker.pod for worker in group.workers.values()}
         for worker in group.workers.values():
@@ -294,6 +300,12 @@ class Training:
                 if group.token < self.newest_stepped:
                     self._stale.add(SavedStep(group.token, group.step))
         self.resume(group)
+
+    def _add_time(self, group: Group) -> None:
+        if group.step > self.newest_step:
+            self.newest_step = group.step
+            self.new_steps_s += 0.0 if group.stepped_at is None else self.world.now - group.stepped_at
+        group.stepped_at = self.world.now
 
     def _last_steps(self, group: Group) -> list[float]:
         """Last steps of the newest round, and of rounds that step while cut off from another: their pods know no other.

@@ -59,6 +59,8 @@ class Rule(StrEnum):
     THE_NEWEST_SNAPSHOT_IS_RESTORED = "the newest snapshot that all ranks have is restored"
     NO_STALE_SNAPSHOT_IS_RESTORED = "no snapshot of a round that was replaced is restored"
     CHECKPOINTS_ONLY_GROW = "checkpoints only grow"
+    PARTS_ARE_THE_WALL_TIME = "the parts of the job's time are the wall time"
+    PRODUCTIVE_TIME_HAS_STEPS = "in productive time, steps are made for the first time"
     NO_BUSY_LOOP = "no busy loop"
     NO_ERROR = "no error"
 

@@ -42,6 +42,24 @@ app.kubernetes.io/name: understudy
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: rotation
 {{- end -}}
+{{- /* The web page with jobs, spares and nodes. The name of its Service has at most 63 characters: 53 + 10. */ -}}
+{{- define "understudy.dashboard" -}}
+{{ include "understudy.fullname" . }}-dashboard
+{{- end -}}
+{{- define "understudy.dashboardSelector" -}}
+app.kubernetes.io/name: understudy
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: dashboard
+{{- end -}}
+{{- /* The kinds that the dashboard follows in the namespaces of jobs. */ -}}
+{{- define "understudy.dashboardRules" -}}
+- apiGroups: [understudy.dev]
+  resources: [trainingjobs, injectedjobs, hotsparepools, recoveries]
+  verbs: [list, watch]
+- apiGroups: [""]
+  resources: [pods, events]
+  verbs: [list, watch]
+{{- end -}}
 {{- /* (dict "root" . "account" NAME): the account's name in requests. */ -}}
 {{- define "understudy.username" -}}
 system:serviceaccount:{{ .root.Release.Namespace }}:{{ .account }}
@@ -92,7 +110,7 @@ annotations:
 {{- toYaml $selector -}}
 {{- end -}}
 {{- define "understudy.podMetadata" -}}
-{{- /* of: .Values.operator or .Values.webhook; selector: its labels, which win. */ -}}
+{{- /* of: .Values.operator, .Values.webhook or .Values.dashboard; selector: its labels, which win. */ -}}
 labels: {{- merge (dict) (.selector | fromYaml) .of.podLabels | toYaml | nindent 2 }}
 {{- with .of.podAnnotations }}
 annotations: {{- toYaml . | nindent 2 }}

@@ -20,6 +20,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Round",type=integer,JSONPath=`.status.round`,priority=1,description="The rendezvous that the workers are in, from 0"
 // +kubebuilder:printcolumn:name="InPlace",type=integer,JSONPath=`.status.recoveriesByStrategy.inPlace`,priority=1,description="Recoveries that restarted the workers in the same pods"
 // +kubebuilder:printcolumn:name="Swaps",type=integer,JSONPath=`.status.recoveriesByStrategy.spareSwap`,priority=1,description="Recoveries by a spare"
+// +kubebuilder:printcolumn:name="ETTR",type=number,JSONPath=`.status.goodput.ettr`,priority=1,description="Productive time divided by wall time"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type InjectedJob struct {
 	metav1.TypeMeta   `json:",inline"`

@@ -44,6 +44,7 @@ import (
 // +kubebuilder:printcolumn:name="Restarts",type=integer,JSONPath=`.status.restarts`,priority=1,description="Restarts of the whole job by failurePolicy"
 // +kubebuilder:printcolumn:name="InPlace",type=integer,JSONPath=`.status.recoveriesByStrategy.inPlace`,priority=1,description="Recoveries that restarted the workers in the same pods"
 // +kubebuilder:printcolumn:name="Swaps",type=integer,JSONPath=`.status.recoveriesByStrategy.spareSwap`,priority=1,description="Recoveries by a spare"
+// +kubebuilder:printcolumn:name="ETTR",type=number,JSONPath=`.status.goodput.ettr`,priority=1,description="Productive time divided by wall time"
 // +kubebuilder:printcolumn:name="Coordinator",type=string,JSONPath=`.status.coordinator.podName`,priority=1,description="The pod whose sidecar is the coordinator"
 // +kubebuilder:printcolumn:name="Promoted",type=string,JSONPath=`.status.promotedSpares`,priority=1,description="Pods that were created as spares and hold ranks"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
@@ -1027,6 +1028,10 @@ type TrainingJobStatus struct {
 	// +optional
 	Progress *Progress `json:"progress,omitempty"`
 
+	// What the time of the job went to, and what faults have cost. Empty without a launcher.
+	// +optional
+	Goodput *GoodputStatus `json:"goodput,omitempty"`
+
 	// Nodes that new pods of the job avoid, and why: at most 20, nodes with pods of the
 	// job first.
 	// +optional
@@ -1393,6 +1398,130 @@ type Cause struct {
 	// Details of the fault, such as the worker's last error.
 	// +optional
 	Message string `json:"message,omitempty"`
+}
+
+// What the time of a job went to. Each second is in one part, so their sum is the wall
+// time. A part is written when it ends: understudy goodput shows the parts until now.
+type GoodputStatus struct {
+	// When the job was created: the beginning of its wall time.
+	StartTime *metav1.MicroTime `json:"startTime"`
+
+	// The end of the time that seconds has. The current part has run since then.
+	Since *metav1.MicroTime `json:"since"`
+
+	// The current part. Empty after the end of the job.
+	// +optional
+	Part Part `json:"part,omitempty"`
+
+	// The seconds of each part until since.
+	// +optional
+	Seconds *PartSeconds `json:"seconds,omitempty"`
+
+	// Effective training time ratio: productive time divided by wall time, until the
+	// newest step in progress. Empty before the first step, and if the script reports none.
+	// +optional
+	ETTR *float64 `json:"ettr,omitempty"`
+
+	// GPUs, or other devices, that the pods with ranks request together.
+	// +optional
+	GPUs int32 `json:"gpus,omitempty"`
+
+	// Ranks of the training.
+	// +optional
+	Ranks int32 `json:"ranks,omitempty"`
+
+	// The fault that is the cause of the current part.
+	// +optional
+	Fault Fault `json:"fault,omitempty"`
+
+	// The node of that fault.
+	// +optional
+	Node string `json:"node,omitempty"`
+
+	// The newest step before the newest pause.
+	// +optional
+	NewestStep *int64 `json:"newestStep,omitempty"`
+
+	// What faults have cost, by fault and node: the parts detection, restart, capacity and
+	// repeated. Faults at the same time count once, for the first of them.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=40
+	Lost []LostTime `json:"lost,omitempty"`
+}
+
+// Productive: the training makes new steps. Repeated: it makes steps again, after a restore
+// from an older checkpoint or snapshot. Detection: from the last step to the detection of a
+// fault. Restart: from there to the next step. Capacity: as Restart, while no pod can take a
+// vacant rank. Starting: before the first step, and after a suspension. Suspended: the job
+// is suspended. Ending: after the last step of the job. WithoutSteps: all workers run, and the script has never reported a step.
+// Unknown: no operator observed the job, and the coordinator of that time was lost.
+// +kubebuilder:validation:Enum=Productive;Repeated;Detection;Restart;Capacity;Starting;Suspended;Ending;WithoutSteps;Unknown
+type Part string
+
+// Seconds by part.
+type PartSeconds struct {
+	// New steps were made.
+	// +optional
+	Productive float64 `json:"productive,omitempty"`
+
+	// Steps were made again.
+	// +optional
+	Repeated float64 `json:"repeated,omitempty"`
+
+	// From the last step before a fault to its detection.
+	// +optional
+	Detection float64 `json:"detection,omitempty"`
+
+	// From the detection of a fault to the next step.
+	// +optional
+	Restart float64 `json:"restart,omitempty"`
+
+	// As restart, while no pod could take a vacant rank.
+	// +optional
+	Capacity float64 `json:"capacity,omitempty"`
+
+	// Before the first step, and after a suspension.
+	// +optional
+	Starting float64 `json:"starting,omitempty"`
+
+	// The job was suspended.
+	// +optional
+	Suspended float64 `json:"suspended,omitempty"`
+
+	// After the last step of the job.
+	// +optional
+	Ending float64 `json:"ending,omitempty"`
+
+	// All workers ran, and the script has never reported a step.
+	// +optional
+	WithoutSteps float64 `json:"withoutSteps,omitempty"`
+
+	// No operator observed the job, and the coordinator of that time was lost.
+	// +optional
+	Unknown float64 `json:"unknown,omitempty"`
+}
+
+// What one kind of fault on one node has cost.
+type LostTime struct {
+	// What broke.
+	Fault Fault `json:"fault"`
+
+	// The node. Empty if it is not known.
+	// +optional
+	Node string `json:"node,omitempty"`
+
+	// Seconds of the job.
+	// +optional
+	Seconds float64 `json:"seconds"`
+
+	// Seconds times the GPUs, or other devices, of the job.
+	// +optional
+	GPUSeconds *float64 `json:"gpuSeconds,omitempty"`
+
+	// For a job that requests no devices: seconds times its ranks.
+	// +optional
+	RankSeconds *float64 `json:"rankSeconds,omitempty"`
 }
 
 // Progress of the training.

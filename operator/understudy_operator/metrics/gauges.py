@@ -1,17 +1,19 @@
 """The current state as numbers: from the statuses of jobs and pools, and the findings about nodes. Pure.
 
-A state without jobs, pools or nodes has the value 0, because alerts cannot use a series that comes and goes.
+A state without jobs, pools or nodes has the value 0, because alerts cannot use a series that comes and goes. Only the
+lowest goodput is absent without a job: 0 would be the worst one.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from understudy_operator.metrics.metric_book import Values
 from understudy_operator.plan.facts.cluster_objects import Node
 from understudy_operator.plan.facts.reported_conditions import condition
 from understudy_operator.plan.facts.status import JobStatus, PoolStatus, RolloutsStatus, Spares
 from understudy_operator.plan.times.rfc3339 import parse_time
-from understudy_protocol.enums import FaultClass
+from understudy_protocol.enums import Fault, FaultClass
+from understudy_protocol.goodput import FIELDS, Part, ettr, parts_at
 
 #: The phases of plan/status/status.py. A job without a status is new.
 PHASES = ("Pending", "Starting", "Running", "Recovering", "Restarting", "Suspended", "Succeeded", "Failed")
@@ -21,6 +23,8 @@ SPARES = ("desired", "ready", "claimed")
 POOL_PODS = ("desired", "ready", "claimed", "available")
 ROLLOUTS = ("fresh", "updating", "uncertain")
 NEW = "Pending"
+#: The goodput of a younger job says little: it has just started.
+JUDGED_AFTER_S = 3600.0
 
 Jobs = Iterable[JobStatus]
 Pools = Iterable[PoolStatus]
@@ -66,6 +70,39 @@ def verdicts(nodes: Iterable[Node], now: float) -> Values:
 
 def count_avoided_nodes(jobs: Jobs) -> float:
     return len({entry.node for job in jobs for entry in job.avoided_nodes})
+
+
+def job_seconds(jobs: Jobs, now: float) -> Values:
+    """By part: of the jobs that have not ended."""
+    found = [goodput_parts(job, now) for job in jobs if not job.terminal_state]
+    return {(field,): sum(parts.get(field, 0.0) for parts in found) for field in FIELDS}
+
+
+def job_lost_seconds(jobs: Jobs) -> Values:
+    """By fault: what faults have cost the jobs that have not ended."""
+    lost = [entry for job in jobs if job.goodput is not None and not job.terminal_state for entry in job.goodput.lost]
+    return {(fault.value,): sum(entry.seconds for entry in lost if entry.fault is fault) for fault in Fault}
+
+
+def lowest_goodput(jobs: Jobs, now: float) -> Values:
+    """The smallest productive share of the time in which a job was not suspended. Only of jobs that report steps."""
+    shares = [_productive_share(goodput_parts(job, now)) for job in jobs if not job.terminal_state]
+    lowest = min((share for share in shares if share is not None), default=None)
+    return {} if lowest is None else {(): lowest}
+
+
+def goodput_parts(job: JobStatus, now: float) -> Mapping[str, float]:
+    """The seconds of each part until now; empty if the job has no account."""
+    goodput = job.goodput
+    if goodput is None:
+        return {}
+    stepped_at = None if job.progress is None or job.progress.at is None else parse_time(job.progress.at)
+    return parts_at(goodput.seconds_by_field, goodput.part, parse_time(goodput.since), stepped_at, now)
+
+
+def _productive_share(parts: Mapping[str, float]) -> float | None:
+    counted = {field: seconds for field, seconds in parts.items() if field != Part.SUSPENDED.field}
+    return None if sum(counted.values()) < JUDGED_AFTER_S else ettr(counted)
 
 
 def _sums(records: Iterable[Spares | RolloutsStatus | PoolStatus | None], states: tuple[str, ...]) -> Values:

@@ -218,6 +218,26 @@ class OperatorMetrics:
             (),
             one(of.without_coordinator),
         )
+        reading(
+            "understudy_job_seconds",
+            "Time of the jobs that have not ended, by the part that it went to (status.goodput). sinceLastStep: the "
+            "next step decides about it.",
+            ("part",),
+            led(lambda: gauges.job_seconds(of.jobs(), of.now())),
+        )
+        reading(
+            "understudy_job_lost_seconds",
+            "Time that faults have cost the jobs that have not ended.",
+            ("fault",),
+            led(lambda: gauges.job_lost_seconds(of.jobs())),
+        )
+        reading(
+            "understudy_job_lowest_goodput_ratio",
+            "The smallest productive share of the time in which a job was not suspended, of the jobs that have not "
+            "ended, report steps, and are an hour old. Absent if there are none.",
+            (),
+            led(lambda: gauges.lowest_goodput(of.jobs(), of.now())),
+        )
         reading("understudy_spares", "Spares of jobs.", ("state",), led(lambda: gauges.spares(of.jobs())))
         reading(
             "understudy_pool_pods",

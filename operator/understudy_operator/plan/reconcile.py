@@ -77,7 +77,11 @@ def reconcile(observed: Observed, sidecar_image: str, at: float) -> Plan:
         adopt=tuple(step for step in adoptions if isinstance(step, AdoptSpare)),
         dry_runs=dry_runs,
         objects=() if ended else plan_objects(observed, now),
-        status=status if is_worth_writing(observed.job.status, status, now) else None,
+        status=status
+        if is_worth_writing(
+            observed.job.status, status, now, has_coordinator=bool(observed.coordination.coordinator_uid)
+        )
+        else None,
         jobs=() if suppress_changes else (*plan_children(observed, sidecar_image), *plan_target(observed)),
         claims=() if suppress_changes else claims.claims,
         pods=()

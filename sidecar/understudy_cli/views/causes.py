@@ -45,7 +45,7 @@ def why(job: Job, recoveries: Sequence[Recovery], now: float, limit: int, progra
         name=job.name,
         summary=_summary(job, recoveries, now),
         problems=notes(job),
-        faults=tuple(_explained(recovery, now) for recovery in newest),
+        faults=tuple(explained(recovery, now) for recovery in newest),
         next_steps=_next_steps(job, newest[0] if newest else None, program),
     )
 
@@ -65,7 +65,7 @@ def _summary(job: Job, recoveries: Sequence[Recovery], now: float) -> str:
     return ", ".join(parts)
 
 
-def _explained(recovery: Recovery, now: float) -> Explanation:
+def explained(recovery: Recovery, now: float) -> Explanation:
     ago = "" if recovery.detected_at is None else f" UTC ({duration(now - recovery.detected_at)} ago)"
     pause = "not known: the workers report no steps"
     if recovery.pause_s is not None:

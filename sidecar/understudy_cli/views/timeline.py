@@ -7,9 +7,7 @@ come from status alone. An event about a fault that status has, too, is left out
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from understudy_cli import fields
-from understudy_cli.facts import Job, Recovery
-from understudy_cli.fields import Raw
+from understudy_cli.facts import Event, Job, Recovery
 from understudy_cli.views.phrases import clock, duration, precise, subject, symptom
 
 #: Events that repeat an entry of the status.
@@ -28,7 +26,7 @@ class Entry:
     is_warning: bool
 
 
-def timeline(job: Job, recoveries: Sequence[Recovery], events: Iterable[Raw]) -> tuple[Entry, ...]:
+def timeline(job: Job, recoveries: Sequence[Recovery], events: Iterable[Event]) -> tuple[Entry, ...]:
     """events: of the job, in any order."""
     found = [*_of_job(job), *_of_recoveries(recoveries), *_of_events(events, has_recoveries=bool(recoveries))]
     first = min((at for at, *_ in found), default=0.0)
@@ -72,17 +70,9 @@ def _of_recoveries(recoveries: Sequence[Recovery]) -> Iterator[_Found]:
             yield recovery.ended_at, "Resumed", f"{recovery.strategy}{number}{pause}{reason}", False
 
 
-def _of_events(events: Iterable[Raw], *, has_recoveries: bool) -> Iterator[_Found]:
+def _of_events(events: Iterable[Event], *, has_recoveries: bool) -> Iterator[_Found]:
     for event in events:
-        reason = fields.text(event, "reason", limit=60)
-        at = _time_of(event)
-        if at is None or (has_recoveries and reason in _FROM_STATUS):
+        if event.at is None or (has_recoveries and event.reason in _FROM_STATUS):
             continue
-        times = fields.count(event, "series", "count") or fields.count(event, "count")
-        often = f" ({times} times)" if times > 1 else ""
-        yield at, reason, f"{fields.text(event, 'message')}{often}", fields.text(event, "type") == "Warning"
-
-
-def _time_of(event: Raw) -> float | None:
-    paths = (("series", "lastObservedTime"), ("lastTimestamp",), ("eventTime",), ("firstTimestamp",))
-    return next((at for path in paths if (at := fields.time(event, *path)) is not None), None)
+        often = f" ({event.times} times)" if event.times > 1 else ""
+        yield event.at, event.reason, f"{event.message}{often}", event.is_warning

@@ -1,11 +1,12 @@
 """A worker's fault: count it, and recover with the step of the ladder that it has reached (ladder.py).
 
 Rules: a fault is counted when all failures of its round are gathered, and the first of them is the cause
-(first_failure.py). The coordinator evicts a member only if that member certainly failed first, so it pings all other
-actives before. One that does not answer was lost earlier, and is the cause. If a report of an earlier failure arrives
-meanwhile, the order is uncertain, and no member is evicted. A coordinator without a majority counts no fault and ends
-no job for a spent budget: it may be partitioned or replaced, and the worker may have failed because of that. The member
-is removed by eviction.py. A drill (drills.py) evicts no member.
+(first_failure.py). The coordinator evicts a member, or ends the job, only if that member certainly failed first, so it
+pings all other actives before. One that does not answer was lost earlier, and is the cause, and so is one that was
+asked to end before its answer. If a report of an earlier failure arrives meanwhile, the order is uncertain, and no
+member is evicted. A coordinator without a majority counts no fault and ends no job for a spent budget: it may be
+partitioned or replaced, and the worker may have failed because of that. The member is removed by eviction.py. A drill
+(drills.py) evicts no member.
 """
 
 from dataclasses import replace
@@ -20,7 +21,7 @@ from understudy_sidecar.membership.eviction import evict
 from understudy_sidecar.membership.first_failure import UNKNOWN, FailureReport, FirstFailure, bounded_time
 from understudy_sidecar.membership.ladder import FaultCase, LadderDecision, LadderStep, choose_step
 from understudy_sidecar.membership.node_facts import MAX_FINDING_CHARS
-from understudy_sidecar.membership.pending import PendingEviction, PendingFault
+from understudy_sidecar.membership.pending import PendingFault, PendingStep
 from understudy_sidecar.membership.roster import MemberRecord
 from understudy_sidecar.membership.round_state import Phase
 
@@ -45,32 +46,21 @@ def count_fault(
         return
     case = replace(_case(state, member, cause, keep_reason, now), is_drill=_is_drill(state, at))
     decision = choose_step(case, state.fault_history.limits)
-    if decision.step is not LadderStep.EVICT:
+    if decision.step is LadderStep.IN_PLACE:
         is_certain = not keep_reason and not _is_drill(state, at)
         _restart_or_fail(state, member, cause, decision, at, now, is_certain=is_certain)
         return
     others = [x for x in state.roster.active_members() if x is not member]
     number = state.send_heartbeat([x.link for x in others if x.link is not None])
     until = now + state.silence.answer_s_of(len(others))
-    state.pending.wait_for_answers(
-        PendingEviction(
-            member.uid,
-            cause,
-            decision.reason,
-            decision.is_charged,
-            at,
-            failed_at,
-            number,
-            until,
-            {x.uid for x in others},
-        )
-    )
-    state.log(f"{member.name} is to be replaced ({decision.reason}): asks {len(others)} members for an answer first")
+    step = PendingStep(member.uid, cause, decision, at, failed_at, number, until, {x.uid for x in others})
+    state.pending.wait_for_answers(step)
+    state.log(f"asks {len(others)} members for an answer before {step.action} ({decision.reason})")
 
 
 def on_answer(state: CoordinatorState, member: MemberRecord, heartbeat: int | None = None) -> None:
     """The member has answered this heartbeat, or has rejoined."""
-    if state.pending.eviction is not None and state.pending.on_answer(member.uid, heartbeat):
+    if state.pending.step is not None and state.pending.on_answer(member.uid, heartbeat):
         state.round_check.request()
 
 
@@ -88,8 +78,8 @@ def on_later_failure(state: CoordinatorState, member: MemberRecord, failed: m.Wo
         bounded_time(failed.at, state.round.formed_at, now),
         faults.cause_of(state, member, failed, failed.message),
     )
-    is_of_eviction = state.pending.on_failure(member.uid, member.name, at)
-    pending = None if is_of_eviction else state.pending.fault
+    is_of_step = state.pending.on_failure(member.uid, member.name, at)
+    pending = None if is_of_step else state.pending.fault
     if pending is None or not pending.failures.add(FailureReport(member.uid, cause, at)):
         faults.add_consequence(state, cause)
         return
@@ -99,24 +89,24 @@ def on_later_failure(state: CoordinatorState, member: MemberRecord, failed: m.Wo
 
 
 def deadline(state: CoordinatorState) -> float | None:
-    return None if state.pending.eviction is None else state.pending.eviction.until
+    return None if state.pending.step is None else state.pending.step.until
 
 
 def on_time(state: CoordinatorState, now: float) -> None:
-    """Evict the member once all other actives have answered; one that has not in time was lost earlier."""
+    """Take the pending step once all other actives have answered; one that has not in time was lost earlier."""
     _count_pending_fault(state, now)
-    eviction = state.pending.eviction
-    if eviction is None:
+    step = state.pending.step
+    if step is None:
         return
     if state.round.phase is not Phase.WAITING:
-        state.pending.end_eviction()
+        state.pending.end_step()
     elif not state.has_majority():
-        state.pending.postpone_eviction(now + state.silence.timeouts.answer_s)
-    elif not eviction.unanswered:
-        _decide_eviction(state, eviction, now)
-    elif now >= eviction.until:
+        state.pending.postpone_step(now + state.silence.timeouts.answer_s)
+    elif not step.unanswered:
+        _take_step(state, step, now)
+    elif now >= step.until:
         reason = "it did not answer after workers of other pods had failed"
-        for member in [state.roster.members[uid] for uid in sorted(eviction.unanswered) if uid in state.roster.members]:
+        for member in [state.roster.members[uid] for uid in sorted(step.unanswered) if uid in state.roster.members]:
             faults.lose_member(state, member, Fault.NODE, reason, now)
         state.pending.end_wait_for_answers()
 
@@ -134,25 +124,27 @@ def _count_pending_fault(state: CoordinatorState, now: float) -> None:
         count_fault(state, member, first.cause, pending.at, now, failed_at=first.at, keep_reason=keep_reason)
 
 
-def _decide_eviction(state: CoordinatorState, eviction: PendingEviction, now: float) -> None:
-    state.pending.end_eviction()
-    member = state.roster.members.get(eviction.uid)
+def _take_step(state: CoordinatorState, step: PendingStep, now: float) -> None:
+    state.pending.end_step()
+    member = state.roster.members.get(step.uid)
     if member is None or member.uid in state.roster.leaving:
         return  # it ends anyway, and is not charged
-    if eviction.earlier_failure:
-        state.log(
-            f"{member.name} is not replaced: a worker of {eviction.earlier_failure} failed earlier, by its node's clock"
-        )
-        decision = choose_step(_case(state, member, eviction.cause, UNCERTAIN, now), state.fault_history.limits)
-        _restart_or_fail(state, member, eviction.cause, decision, eviction.at, now, is_certain=False)
+    if step.earlier_failure:
+        failed = f"a worker of {step.earlier_failure} failed earlier, by its node's clock"
+        state.log(f"{member.name} is not blamed: {failed}")
+        decision = choose_step(_case(state, member, step.cause, UNCERTAIN, now), state.fault_history.limits)
+        _restart_or_fail(state, member, step.cause, decision, step.at, now, is_certain=False)
         return
-    state.recovery_log.set_reason(
-        eviction.at, eviction.reason
-    )  # not earlier: the next coordinator may decide otherwise
+    if step.decision.step is LadderStep.FAIL:
+        _restart_or_fail(state, member, step.cause, step.decision, step.at, now, is_certain=True)
+        return
+    reason = step.decision.reason
+    state.recovery_log.set_reason(step.at, reason)  # not earlier: the next coordinator may decide otherwise
     if not state.hardware_finding(member.node):
-        rank = _rank(state, member, eviction.cause)
-        state.fault_history.add(CountedFault(eviction.at, member.uid, rank, eviction.charged, caused_eviction=True))
-    evict(state, member, eviction.reason, now)
+        rank = _rank(state, member, step.cause)
+        counted = CountedFault(step.at, member.uid, rank, step.decision.is_charged, caused_eviction=True)
+        state.fault_history.add(counted)
+    evict(state, member, reason, now)
 
 
 def _restart_or_fail(

@@ -93,10 +93,10 @@ def choose_step(case: FaultCase, limits: BudgetLimits) -> LadderDecision:
 
 
 def _keep_reason(case: FaultCase) -> str:
+    if case.rank_had_another_pod:  # first: it shows that the script is at fault
+        return f"rank {case.rank} failed on another pod as well"
     if case.keep_reason:
         return case.keep_reason
-    if case.rank_had_another_pod:
-        return f"rank {case.rank} failed on another pod as well"
     return "a pod has already been replaced because of that"
 
 

@@ -9,6 +9,9 @@ limited.
 
 The first step of the new round ends a recovery. A job whose workers have never reported a step may have a script that
 never does: there the start of all workers ends it (`running_at`), and a later step is added.
+
+For the account of the job's time, an entry also has when pods for the vacant ranks had joined (`vacant_until`), and
+when the training had made the lost steps again (`caught_up_at`).
 """
 
 from collections import Counter, deque
@@ -32,6 +35,7 @@ class RecoveryLog:
     open: list[Recovery] = field(default_factory=list)
     begun: Counter[str] = field(default_factory=Counter)  # by fault, as first detected
     _done: deque[Recovery] = field(default_factory=lambda: deque(maxlen=MAX_RECOVERIES))
+    _repeats_until: int | None = None  # the newest step before the faults, until the training has made it again
 
     def begin(self, fault: Fault, cause: Cause, next_round: int, now: float, reason: str = "") -> None:
         self.begun[fault.value] += 1
@@ -93,7 +97,12 @@ class RecoveryLog:
         ]
 
     def on_round(
-        self, round_number: int, strategy: Strategy, reason: str = "", restarted_in_place: Container[str] = ()
+        self,
+        round_number: int,
+        strategy: Strategy,
+        reason: str = "",
+        restarted_in_place: Container[str] = (),
+        vacant_until: float | None = None,
     ) -> None:
         """The next round was assigned: it recovers all entries without a strategy.
 
@@ -103,7 +112,9 @@ class RecoveryLog:
         self.open = [
             entry
             if entry.strategy is not None
-            else self._with_round(entry, round_number, strategy, reason, restarted_in_place)
+            else replace(
+                self._with_round(entry, round_number, strategy, reason, restarted_in_place), vacant_until=vacant_until
+            )
             for entry in self.open
         ]
 
@@ -161,6 +172,21 @@ class RecoveryLog:
         self.open = [counted(entry) for entry in self.open]
         done = [counted(entry) if entry.round == round_number else entry for entry in self._done]
         self._done = deque(done, maxlen=MAX_RECOVERIES)
+
+    def begin_repeating(self, first_step: int) -> None:
+        """The round has made this step first. If steps were lost, it has to make them again."""
+        lost = max((entry.lost_steps or 0 for entry in self.open), default=0)
+        if lost:
+            newest = first_step + lost - 1
+            self._repeats_until = newest if self._repeats_until is None else max(self._repeats_until, newest)
+
+    def on_progress(self, round_number: int, step: int, at: float) -> bool:
+        """The round has made this step. Whether the training has just made all lost steps again."""
+        if self._repeats_until is None or step < self._repeats_until:
+            return False
+        self._repeats_until = None
+        self._revise_round(round_number, caught_up_at=at)
+        return True
 
     def on_step(self, round_number: int, at: float, pause_s: float | None = None) -> list[Recovery]:
         """This round has made its first step: return the recoveries that it ends."""

@@ -43,12 +43,15 @@ def on_step(state: CoordinatorState, member: MemberRecord, progress: m.Progress,
     state.backoff.on_step()
     state.steps.on_step(progress.median_step_s, now)
     before, state.progress = state.progress, StepProgress(progress.step, progress.total, now)
-    if state.round.on_step():
+    if state.round.on_step(now):
         restoring.on_first_step(state, progress.step)
         if before is not None:
             state.recovery_log.on_first_step(state.round.token.round, max(0, before.step - progress.step + 1))
+        state.recovery_log.begin_repeating(progress.step)
         # Without it, a standby whose pod is not in the round would take an earlier step for the last one.
         state.config_changes.send_snapshot_later(now)
+    if state.recovery_log.on_progress(state.round.token.round, progress.step, now):
+        state.notify_observers()
     member.stepped = state.round.token
     if not state.recovery_log.awaits_step(state.round.token.round):
         return

@@ -37,6 +37,7 @@ class RoundState:
     formed_at: float = 0.0  # when the newest round was formed; for a previous coordinator's round: when this term began
     started_at: float | None = None  # when all workers of the running round were spawned
     stepped: RoundToken = NO_ROUND  # the newest round in which any worker has reported a step
+    stepping_since: float | None = None  # the first step of the running round, if it was made in this term
 
     def __post_init__(self) -> None:
         self.newest_known = self.token.round
@@ -67,7 +68,7 @@ class RoundState:
 
     def form(self, token: RoundToken, size: int, now: float) -> None:
         self.token, self.size, self.phase, self.is_first = token, size, Phase.RUNNING, False
-        self.vacant_since = self.started_at = None
+        self.vacant_since = self.started_at = self.stepping_since = None
         self.newcomers = frozenset()
         self.formed_at, self.start_due = now, now + START_S
 
@@ -75,7 +76,7 @@ class RoundState:
         """A fault, or the loss of an active: the round is over if it was running."""
         if self.phase is Phase.RUNNING:
             self.phase = Phase.WAITING
-            self.vacant_since, self.started_at = now, None
+            self.vacant_since, self.started_at, self.stepping_since = now, None, None
 
     def close(self) -> None:
         self.phase = Phase.CLOSED
@@ -96,9 +97,10 @@ class RoundState:
     def on_long_run(self) -> None:
         self.started_at = None
 
-    def on_step(self) -> bool:
+    def on_step(self, now: float) -> bool:
         """Whether this is the first step of the round."""
         is_first, self.stepped, self.started_at = self.stepped != self.token, self.token, None
+        self.stepping_since = now if is_first else self.stepping_since
         return is_first
 
     def restore_step(self, token: RoundToken) -> None:

@@ -3,7 +3,7 @@
 Rules: a round has all declared ranks. An elastic job that finds no spare within its spare timeout continues with the
 members that it has (at least its minimum), and has all ranks again at the next round for which there are members. No
 round is formed while a rank holder is disconnected or leaving, without a majority of the voters, during the backoff
-after failed starts (backoff.py), or before a pending eviction is decided (escalation.py).
+after failed starts (backoff.py), or before a pending step of the ladder is decided (escalation.py).
 """
 
 import math
@@ -38,7 +38,7 @@ def try_form(state: CoordinatorState, now: float) -> bool:
     """WAITING: form the next round if every rank can be filled."""
     if not _has_enough_members(state) or leaving.waits_for_saves(state, now) or state.backoff.is_waiting(now):
         return False
-    if state.pending.eviction is not None or now < state.round.gathers_until:
+    if state.pending.step is not None or now < state.round.gathers_until:
         return False
     missing, placement = _find_members(state, now)
     if missing.absent_pods or not missing.has_majority:
@@ -80,8 +80,8 @@ def wait_reason(state: CoordinatorState) -> str:
         parts.append("a majority of the voters")
     if state.backoff.is_waiting(state.now):
         parts.append(state.backoff.reason)
-    if (eviction := state.pending.eviction) is not None:
-        parts.append(f"answers of {len(eviction.unanswered)} members before pod {eviction.cause.pod} is replaced")
+    if (step := state.pending.step) is not None:
+        parts.append(f"answers of {len(step.unanswered)} members before {step.action}")
     return " and ".join(parts)
 
 
@@ -154,7 +154,7 @@ def _form_round(state: CoordinatorState, placement: Placement, now: float) -> No
         _strategy(state, placement.taken),
         {member.name for member in roster.active_members()},
     )
-    reason = _recovery_reason(state, strategy, placement)
+    reason, vacant_until = _recovery_reason(state, strategy, placement), _vacant_until(state, placement, now)
     for rank, uid in placement.taken.items():
         member = roster.members[uid]
         roster.assign_rank(member, rank, state.domain_of(member))
@@ -163,7 +163,7 @@ def _form_round(state: CoordinatorState, placement: Placement, now: float) -> No
     size = len(roster.holders)
     state.round.form(RoundToken(state.term.epoch, state.term.number, state.round.number + 1), size, now)
     state.expect_step(now)
-    state.recovery_log.on_round(state.round.token.round, strategy, reason, restarted_in_place)
+    state.recovery_log.on_round(state.round.token.round, strategy, reason, restarted_in_place, vacant_until)
     state.backoff.on_round(now)
     state.steps.new_round()
     state.silence.new_round(size, now)
@@ -201,6 +201,13 @@ def _recovery_reason(state: CoordinatorState, strategy: Strategy, placement: Pla
     if placement.missing and state.recovery_log.open:
         return f"no pod was available for its ranks within {state.shape.spare_timeout_s:g} s"
     return ""
+
+
+def _vacant_until(state: CoordinatorState, placement: Placement, now: float) -> float | None:
+    """When the last pod that takes a vacant rank joined, or the job stopped waiting for one; None: all were there."""
+    if placement.missing:
+        return now
+    return max((x.joined_at for x in _joined_late(state, placement.taken)), default=None)
 
 
 def _assign(state: CoordinatorState) -> None:

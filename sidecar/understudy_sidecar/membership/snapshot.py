@@ -29,6 +29,7 @@ def take_snapshot(state: CoordinatorState) -> Snapshot:
         _fork_fallbacks(state),
         state.quorum.is_lacking,
         state.fault_history.restarts_left(state.now),
+        state.round.stepping_since,
     )
 
 

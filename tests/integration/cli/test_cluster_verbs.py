@@ -8,11 +8,14 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +149,13 @@ def _fill(world: World) -> None:
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"name": "llm.1", "namespace": NAMESPACE},
-        "involvedObject": {"kind": "TrainingJob", "name": "llm", "namespace": NAMESPACE, "uid": uid},
+        "involvedObject": {
+            "apiVersion": "understudy.dev/v1alpha1",
+            "kind": "TrainingJob",
+            "name": "llm",
+            "namespace": NAMESPACE,
+            "uid": uid,
+        },
         "action": "Appoint",
         "reportingComponent": "understudy",
         "reportingInstance": "understudy-operator",
@@ -204,6 +213,43 @@ def test_a_timeline_has_events_of_the_job(world: World) -> None:
     kinds = [entry["kind"] for entry in world.read("timeline", "llm")["entries"]]
     assert "CoordinatorAppointed" in kinds
     assert kinds.count("Fault") == 2
+
+
+def test_the_dashboard_follows_a_job_with_the_rights_of_the_role_view(world: World) -> None:
+    # given the dashboard of an account that may only read in the namespace, and a browser that shows the job
+    with Watching(world.command("dashboard", "--port", "0")) as watching:
+        watching.wait_for("Ctrl-C ends it")
+        url = re.findall(r"http://127\.0\.0\.1:\d+/", watching.text)[0]
+        with urllib.request.urlopen(f"{url}events?view=job&namespace={NAMESPACE}&name=llm", timeout=LIMIT_S) as stream:
+            shown = wait_for_rows(stream, lambda rows: "CoordinatorAppointed" in json.dumps(rows.get("history")))
+            assert set(shown["pods"]) == {"llm-workers-0-1", "llm-spare-x7k2p", "llm-spare-new1"}
+            assert any("may not list and watch nodes" in warning for warning in shown["state"][""]["warnings"])
+            # when the status of the job changes
+            world.set_status("trainingjob", "llm", {"phase": "Recovering"})
+            # then the browser gets it
+            wait_for_rows(stream, lambda rows: rows.get("job", {}).get("", {}).get("phase") == "Recovering")
+    world.set_status("trainingjob", "llm", {"phase": "Running"})
+
+
+def wait_for_rows(stream: HTTPResponse, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The rows of a stream of the dashboard, by section, once they meet the condition."""
+    rows: dict[str, Any] = {}
+    while line := stream.readline():
+        if line.startswith(b"data: "):
+            for section, changed in json.loads(line.removeprefix(b"data: "))["set"].items():
+                rows.setdefault(section, {}).update(changed)
+            if condition(rows):
+                return rows
+    raise AssertionError(f"the stream has ended: {rows}")
+
+
+def test_goodput_has_the_parts_of_a_jobs_time_and_what_faults_have_cost(world: World) -> None:
+    (row,) = world.read("goodput")["jobs"]
+    assert (row["name"], row["part"], row["lost_seconds"]) == ("llm", "Productive", 21.0)
+    shown = world.read("goodput", "llm")
+    assert {entry["part"]: entry["seconds"] for entry in shown["parts"]}["repeated"] == 11.77
+    assert {entry["name"]: entry["device_seconds"] for entry in shown["lost_by_node"]}["node-a"] == 80.0
+    assert "LOST TO" in world.run("goodput", "llm")
 
 
 def test_spares_and_nodes(world: World) -> None:

@@ -383,6 +383,10 @@ def test_a_run_is_explained_while_it_trains_and_after_its_end(start: Callable[..
     assert (fault["fault"], fault["strategy"], fault["symptom"]) == ("Process", "InPlace", "killed by SIGKILL")
     assert fault["place"].startswith("rank 1, pod ")
     assert ask(run, "get")["job"]["phase"] == "Succeeded"
+    account = ask(run, "goodput")
+    assert account["job"]["wall_seconds"] == pytest.approx(sum(row["seconds"] for row in account["parts"]), rel=0.01)
+    assert {"productive", "starting", "restart"} <= {row["part"] for row in account["parts"]}
+    assert [row["name"] for row in account["lost_by_fault"]] == ["Process"]
     assert "Resumed" in [entry["kind"] for entry in ask(run, "timeline")["entries"]]
 
 

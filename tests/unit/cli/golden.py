@@ -13,8 +13,8 @@ from tests.unit.cli import samples
 from understudy_cli import render
 from understudy_cli.facts import Drill
 from understudy_cli.log_lines import grouped, newest_dumps
-from understudy_cli.reading import read_job, read_node, read_pod, read_pool, recoveries_of
-from understudy_cli.views import causes, checks, drains, drills, jobs, nodes, spares, timeline
+from understudy_cli.reading import read_event, read_job, read_node, read_pod, read_pool, read_recovery, recoveries_of
+from understudy_cli.views import causes, checks, drains, drills, goodput, jobs, nodes, spares, timeline
 
 FOLDER = Path(__file__).with_name("golden")
 WIDTHS = (80, 120)
@@ -47,12 +47,24 @@ def _why() -> RenderableType:
 
 def _why_with_details() -> RenderableType:
     job = read_job(samples.job())
-    return render.why(causes.why(job, recoveries_of(job, [samples.recovery_object()]), samples.NOW, 1, "understudy"))
+    return render.why(
+        causes.why(job, recoveries_of(job, [read_recovery(samples.recovery_object())]), samples.NOW, 1, "understudy")
+    )
 
 
 def _timeline() -> RenderableType:
     job = read_job(samples.job())
-    return render.timeline(timeline.timeline(job, recoveries_of(job, ()), samples.events()))
+    return render.timeline(timeline.timeline(job, recoveries_of(job, ()), map(read_event, samples.events())))
+
+
+def _goodput() -> RenderableType:
+    return render.goodput(goodput.job_goodput(read_job(samples.job()), samples.NOW))
+
+
+def _goodput_of_jobs() -> RenderableType:
+    without_steps = samples.goodput(part="WithoutSteps", seconds={"starting": 60.0}, lost=[])
+    found = [samples.job(), samples.job("no-steps", goodput=without_steps), samples.job("no-launcher", goodput=None)]
+    return render.goodputs(goodput.goodput_rows(map(read_job, found), samples.NOW), all_namespaces=False)
 
 
 def _spares() -> RenderableType:
@@ -99,6 +111,8 @@ VIEWS: dict[str, Callable[[], RenderableType]] = {
     "why": _why,
     "why-with-details": _why_with_details,
     "timeline": _timeline,
+    "goodput": _goodput,
+    "goodput-of-jobs": _goodput_of_jobs,
     "spares": _spares,
     "nodes": _nodes,
     "drain": _drain,

@@ -98,6 +98,24 @@ def recovery_object() -> dict[str, Any]:
     }
 
 
+def goodput(**changes: Any) -> dict[str, Any]:
+    """Of three hours. The newest step is that of `job`: half a second before NOW."""
+    return {
+        "startTime": "2026-11-20T09:00:00.000000Z",
+        "since": "2026-11-20T11:58:20.000000Z",
+        "part": "Productive",
+        "seconds": {"productive": 10000.0, "repeated": 11.77, "detection": 3.25, "restart": 5.98, "starting": 679.0},
+        "ettr": 0.9352,
+        "gpus": 4,
+        "ranks": 4,
+        "lost": [
+            {"fault": "Node", "node": "node-a", "seconds": 20.0, "gpuSeconds": 80.0},
+            {"fault": "Process", "node": "node-b", "seconds": 0.6, "gpuSeconds": 2.4},
+            {"fault": "Process", "seconds": 0.4, "gpuSeconds": 1.6},
+        ],
+    } | changes
+
+
 def condition(
     kind: str, status: str, reason: str, message: str = "", at: str = "2026-11-20T11:58:09Z"
 ) -> dict[str, Any]:
@@ -131,6 +149,7 @@ def job(name: str = "llm", **status: Any) -> dict[str, Any]:
             "recoveries": [recovery(), swap()],
             "lastRecovery": swap(),
             "progress": {"step": 1200, "total": 5000, "at": "2026-11-20T11:59:59.500000Z"},
+            "goodput": goodput(),
             "avoidedNodes": [
                 {
                     "node": "node-a",

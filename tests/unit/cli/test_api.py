@@ -3,9 +3,10 @@
 from contextlib import closing
 
 import pytest
+import urllib3
 
 from tests.unit.cli.server import Answer, scripted
-from understudy_cli.api import Api, collection
+from understudy_cli.api import Api, collection, no_answer
 from understudy_cli.failures import NoAnswer, WrongCall
 from understudy_cli.kubeconfig import Access
 
@@ -54,6 +55,13 @@ def test_a_server_that_is_not_there_is_named() -> None:
         api = server.api()
     with pytest.raises(NoAnswer, match=r"the API server http://127\.0\.0\.1:\d+ does not respond .*refused"):
         api.get(PODS)
+
+
+def test_a_server_that_stops_in_the_middle_is_reported_without_the_objects_of_the_http_library() -> None:
+    error = urllib3.exceptions.ReadTimeoutError(urllib3.HTTPConnectionPool("10.0.0.1", 6443), "/", "Read timed out.")
+    assert str(no_answer("https://10.0.0.1:6443", error)) == (
+        "the API server https://10.0.0.1:6443 does not respond (Read timed out): check the context and the network"
+    )
 
 
 def test_newer_credentials_are_used_after_a_rejection(tmp_path) -> None:

@@ -118,7 +118,8 @@ def test_a_name_that_would_leave_the_path_is_not_sent(
 
 
 @pytest.mark.parametrize(
-    "verb", ["get", "why", "timeline", "logs", "stacks", "spares", "nodes", "doctor", "drain", "drill", "local"]
+    "verb",
+    ["get", "why", "timeline", "goodput", "logs", "stacks", "spares", "nodes", "doctor", "drain", "drill", "local"],
 )
 def test_the_help_of_each_verb_has_an_example(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verb: str

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from tests.unit.cli import samples
-from understudy_cli.reading import read_job, read_node, read_pod, read_pool, recoveries_of
+from understudy_cli.facts import Recovery
+from understudy_cli.reading import read_job, read_node, read_pod, read_pool, read_recovery, recoveries_of
 
 
 def test_a_job_without_a_status_has_no_phase_and_no_recoveries() -> None:
@@ -71,8 +72,9 @@ def test_a_pod_that_is_being_deleted_is_terminating() -> None:
     assert read_pod(raw).state == "Terminating"
 
 
-def owned(uid: str, **changes: Any) -> dict[str, Any]:
-    return {"metadata": {"ownerReferences": [{"uid": uid}]}, "jobName": "llm"} | samples.recovery(**changes)
+def owned(uid: str, **changes: Any) -> Recovery:
+    metadata = {"ownerReferences": [{"uid": uid}]}
+    return read_recovery({"metadata": metadata, "jobName": "llm"} | samples.recovery(**changes))
 
 
 def test_an_object_of_kind_recovery_replaces_the_entry_of_the_status_about_the_same_fault() -> None:

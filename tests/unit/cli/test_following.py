@@ -9,7 +9,7 @@ import pytest
 from tests.unit.cli.server import Answer, Scripted, scripted
 from understudy_cli.failures import NoAnswer
 from understudy_cli.fields import Raw
-from understudy_cli.following import Collection, Followed, ReadOnce
+from understudy_cli.following import Collection, Followed
 
 PODS = "/api/v1/pods"
 LIMIT_S = 20.0
@@ -76,22 +76,26 @@ def test_a_lost_watch_is_reported_until_the_collection_is_listed_again() -> None
     assert names(followed) == ["a"]
 
 
-def test_an_object_is_read_again_only_after_it_has_changed() -> None:
+def test_an_object_is_read_when_it_arrives_and_only_the_fact_is_kept() -> None:
     reads: list[str] = []
 
     def read_name(raw: Raw) -> str:
-        reads.append(str(raw["name"]))
-        return reads[-1]
+        reads.append(raw["metadata"]["name"])
+        return reads[-1].upper()
 
-    read = ReadOnce(read_name)
-    a, b, changed = {"name": "a"}, {"name": "b"}, {"name": "b2"}
-    assert [read([a, b]), read([a, b]), read([a, changed]), read([changed])] == [
-        ["a", "b"],
-        ["a", "b"],
-        ["a", "b2"],
-        ["b2"],
-    ]
-    assert reads == ["a", "b", "b2"]
+    changes = (event("ADDED", "b", "8"), event("MODIFIED", "a", "9"), event("DELETED", "b", "10"))
+    with scripted({PODS: [listed("7", "a", "c"), Answer(lines=changes, stays=True)]}) as server:
+        followed = Followed(server.api(), (Collection("pods", PODS, read=read_name),))
+        wait(followed, lambda: reads == ["a", "c", "b", "a"] and "B" not in followed.objects("pods"))
+        assert followed.objects("pods") == ("A", "C")
+
+
+def test_collections_of_several_namespaces_are_one_result() -> None:
+    paths = [f"/api/v1/namespaces/{name}/pods" for name in ("team-a", "team-b")]
+    answers = {path: [listed("7", name), Answer(stays=True)] for path, name in zip(paths, ("a", "b"), strict=True)}
+    with scripted(answers) as server:
+        followed = Followed(server.api(), tuple(Collection("pods", path) for path in paths))
+        wait(followed, lambda: names(followed) == ["a", "b"])
 
 
 def test_a_collection_that_may_not_be_read_ends_with_its_error() -> None:

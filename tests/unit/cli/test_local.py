@@ -10,6 +10,8 @@ import pytest
 
 from tests.unit.cli import samples
 from tests.unit.cli.test_entry import call
+from understudy_cli.dashboard import server
+from understudy_cli.facts import Fleet
 from understudy_local import run, run_folder
 from understudy_local.options import Options
 
@@ -108,6 +110,15 @@ def test_a_wrong_command_line_is_reported_with_the_reason(
     assert text in " ".join(capsys.readouterr().err.split())
 
 
+def test_the_dashboard_shows_a_run_that_has_ended(monkeypatch: pytest.MonkeyPatch, ended: Path) -> None:
+    shown: list[Fleet] = []
+    monkeypatch.setattr(server, "serve", lambda fleets, *_: shown.extend(fleets))
+    assert call(monkeypatch, "local", "dashboard") == 0
+    (fleet,) = shown
+    assert ([job.name for job in fleet.jobs], [pod.name for pod in fleet.pods]) == (["night"], ["p"])
+    assert [event.reason for event in fleet.events] == ["CoordinatorAppointed", "FaultDetected", "NodeAvoided"]
+
+
 def test_a_run_that_has_ended_can_still_be_explained(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ended: Path
 ) -> None:
@@ -115,6 +126,8 @@ def test_a_run_that_has_ended_can_still_be_explained(
     assert "it did not respond for 5.0 s" in capsys.readouterr().out
     assert call(monkeypatch, "local", "timeline", "night") == 0
     assert "CoordinatorAppointed" in capsys.readouterr().out
+    assert call(monkeypatch, "local", "goodput") == 0
+    assert "productive" in capsys.readouterr().out
     assert call(monkeypatch, "local", "get", "-o", "json") == 0
     shown: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert (shown["job"]["name"], [pod["ranks"] for pod in shown["pods"]]) == ("night", ["0-1"])

@@ -31,7 +31,7 @@ def follow(answers: dict[str, list[Answer]], wanted: Wanted, tail: int = -1) -> 
     """The printed lines, and the queries for the log of pod a."""
     lines: list[Line] = []
     with scripted(answers) as server:
-        followed = Followed(server.api(), (Collection("pods", PODS),))
+        followed = Followed(server.api(), (Collection("pods", PODS, read=read_pod),))
         FollowedLogs(server.api(), followed, "pods", wanted, tail).run(lines.append)
         return [line.text for line in lines], server.queries(log("a"))
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.unit.cli import samples
 from understudy_cli.facts import Job, Recovery
-from understudy_cli.reading import read_job, read_node, read_pod, read_pool, recoveries_of
-from understudy_cli.views import causes, jobs, nodes, phrases, spares, timeline
+from understudy_cli.reading import read_event, read_job, read_node, read_pod, read_pool, recoveries_of
+from understudy_cli.views import causes, goodput, jobs, nodes, phrases, spares, timeline
 
 
 def job(**status: Any) -> Job:
@@ -106,7 +106,7 @@ def test_why_of_a_job_that_no_operator_has_seen_sends_to_the_doctor() -> None:
 
 def test_a_timeline_is_in_the_order_of_time_and_has_each_fault_once() -> None:
     found = job()
-    entries = timeline.timeline(found, recoveries_of(found, ()), samples.events())
+    entries = timeline.timeline(found, recoveries_of(found, ()), map(read_event, samples.events()))
     assert [(entry.after, entry.kind) for entry in entries] == [
         ("+0s", "Created"),
         ("+58s", "CoordinatorAppointed"),
@@ -134,7 +134,7 @@ def test_conditions_in_their_ordinary_state_are_not_in_a_timeline() -> None:
 
 def test_events_about_faults_count_if_the_status_has_none() -> None:
     found = job(recoveries=[], lastRecovery=None)
-    assert "FaultDetected" in [entry.kind for entry in timeline.timeline(found, (), samples.events())]
+    assert "FaultDetected" in [entry.kind for entry in timeline.timeline(found, (), map(read_event, samples.events()))]
 
 
 def test_the_end_of_a_job_is_in_its_timeline() -> None:
@@ -175,3 +175,44 @@ def test_the_state_of_a_node_is_not_known_without_the_right_to_read_it() -> None
 def test_a_recovery_without_steps_has_no_pause() -> None:
     recovery = Recovery("Process", "InPlace", running_at=5.0)
     assert phrases.outcome(recovery, 6.0) == "InPlace, workers run again"
+
+
+def test_the_parts_of_a_jobs_time_are_its_wall_time() -> None:
+    shown = goodput.job_goodput(job(), samples.NOW)
+    # 3 hours since its creation
+    assert shown.job.wall_seconds == sum(row.seconds for row in shown.parts) == 10_800.0
+    # and the time until the newest step is productive: 99.5 s more than in status
+    assert {row.part: row.seconds for row in shown.parts}["productive"] == 10_099.5
+    assert shown.job.ettr == 0.9351
+
+
+def test_the_time_of_a_part_that_is_no_step_counts_until_now() -> None:
+    waits = job(goodput=samples.goodput(part="Capacity"))
+    assert {row.part: row.seconds for row in goodput.job_goodput(waits, samples.NOW).parts}["capacity"] == 100.0
+
+
+def test_a_job_that_has_ended_has_the_time_of_its_status() -> None:
+    ended = job(goodput=samples.goodput(part=None))
+    assert goodput.job_goodput(ended, samples.NOW).job.wall_seconds == 10_700.0
+
+
+def test_what_faults_have_cost_is_listed_by_fault_and_by_node_the_largest_first() -> None:
+    shown = goodput.job_goodput(job(), samples.NOW)
+    assert shown.unit == "GPU-seconds"
+    assert [(row.name, row.device_seconds) for row in shown.lost_by_fault] == [("Node", 80.0), ("Process", 4.0)]
+    assert [(row.name, row.device_seconds) for row in shown.lost_by_node] == [
+        ("node-a", 80.0),
+        ("node-b", 2.4),
+        ("", 1.6),
+    ]
+
+
+def test_a_job_without_steps_has_no_ratio_and_a_note() -> None:
+    without = job(goodput=samples.goodput(part="WithoutSteps", seconds={"starting": 60.0}, lost=[]), progress=None)
+    (row,) = goodput.goodput_rows([without], samples.NOW)
+    assert (row.ettr, row.productive_seconds, row.note) == (None, 0.0, goodput.NO_STEPS)
+
+
+@pytest.mark.parametrize("wrong", [{"part": "Idle"}, {"since": 7}, {"since": "no time"}])
+def test_an_account_that_cannot_be_read_is_none(wrong: dict[str, Any]) -> None:
+    assert job(goodput=samples.goodput(**wrong)).goodput is None

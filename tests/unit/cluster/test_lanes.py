@@ -17,7 +17,7 @@ E2E = "tests/e2e"
         (f"{E2E}/test_inject.py::test_a_killed_worker_restarts_in_place[job]", "test_inject.py[job]"),
         (f"{E2E}/test_inject.py::test_a_killed_worker_restarts_in_place[jobset-torchrun]", "jobset"),
         (f"{E2E}/test_inject_page.py::test_the_three_steps_of_the_page_lead_to_a_training_with_a_spare", "jobset"),
-        (f"{E2E}/test_inject_auto.py::test_a_killed_worker_of_torchrun_steps_again_within_a_second", "jobset"),
+        (f"{E2E}/test_inject_auto.py::test_a_killed_worker_of_torchrun_restarts_in_place", "jobset"),
         (f"{E2E}/test_inject_lives.py::test_a_job_that_is_suspended_continues[JobSet]", "jobset"),
     ],
 )

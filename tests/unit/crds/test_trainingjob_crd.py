@@ -127,6 +127,7 @@ def test_kubectl_get_shows_the_state_of_the_job(version: Schema, fields: dict[st
         "Restarts",
         "InPlace",
         "Swaps",
+        "ETTR",
         "Coordinator",
         "Promoted",
     ]

@@ -12,6 +12,15 @@ from tests.e2e.report import Entry
 from tests.e2e.success import Exits
 
 LOSSES = [4.0, 3.0]
+#: Of 100 s.
+STATUS: dict[str, Any] = {
+    "completionTime": "2026-11-20T10:01:40.000000Z",
+    "goodput": {
+        "startTime": "2026-11-20T10:00:00.000000Z",
+        "seconds": {"productive": 80.0, "restart": 12.0, "starting": 7.5},
+        "ettr": 0.8,
+    },
+}
 
 
 class PlayedTraining:
@@ -24,6 +33,9 @@ class PlayedTraining:
 
     def delete(self) -> None:
         pass
+
+    def status(self) -> dict[str, Any]:
+        return STATUS
 
     def report(self) -> list[Entry]:
         return [Entry("step", step, loss, (1, 1, 0), float(step)) for step, loss in enumerate(self.losses, 1)]
@@ -72,3 +84,15 @@ def test_another_loss_of_any_step_fails_the_demo(
     assert "the losses are not those of an undisturbed run" in printed.err
     assert "expected a loss of" in printed.err
     assert "is that of an undisturbed run" not in printed.out
+
+
+def test_the_parts_of_the_jobs_time_are_printed() -> None:
+    assert demo.account(STATUS) == (
+        "the job's time, 100.0 s: productive 80.0 s, restart 12.0 s, starting 7.5 s; ETTR 0.800"
+    )
+
+
+def test_parts_that_are_not_the_wall_time_fail_the_demo() -> None:
+    seconds = {**STATUS["goodput"]["seconds"], "starting": 6.9}
+    with pytest.raises(AssertionError, match=r"are 98.9 s, its wall time is 100.0 s"):
+        demo.account({**STATUS, "goodput": {**STATUS["goodput"], "seconds": seconds}})

@@ -187,6 +187,7 @@ def test_only_the_launcher_has_the_sidecars_connection_open(launch: Launch) -> N
     launched = launch("sleep", "600")
     launched.join()
     started(launched)
+    wait_for(lambda: logs_of(launched.process.pid), "the process logs")
     (logs,) = logs_of(launched.process.pid)
     os.kill(logs, signal.SIGKILL)
     wait_for(lambda: logs not in (others := logs_of(launched.process.pid)) and others, "another one")

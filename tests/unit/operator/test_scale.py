@@ -142,11 +142,11 @@ async def test_the_cost_of_a_fault_does_not_grow_with_the_job(links: list[FakeLi
     async with running(world, links) as worker:
         # when a worker fails, and the next round runs in place
         cause = Cause(17, "p17", "n", 1, None, "RuntimeError: CUDA error")
-        still_open = Recovery(1, Fault.PROCESS, Strategy.IN_PLACE, cause, time.time(), None)
+        still_open = Recovery(1, Fault.PROCESS, Strategy.IN_PLACE, cause, time.time() - 1.0, None)
         links[0].coordination = world.reports(1, still_open)
         worker.enqueue()
         await until(lambda: world.status()["phase"] == "Recovering")
-        recovered = replace(still_open, resumed_at=time.time() + 0.5)
+        recovered = replace(still_open, resumed_at=still_open.detected_at + 0.5)
         links[0].coordination = world.reports(1, recovered)
         await wait_until_idle(world, worker, links[0])
 

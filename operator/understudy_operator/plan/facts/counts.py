@@ -1,5 +1,7 @@
 """Numbers of members and spares, for status. Without a report from a coordinator they stay as they are."""
 
+from dataclasses import dataclass
+
 from understudy_operator.plan.facts.observed import Observed, cached_per_reconcile
 from understudy_operator.plan.facts.recoveries import AT_WORK
 from understudy_operator.plan.facts.status import Members, PromotedSpare, Spares
@@ -7,6 +9,14 @@ from understudy_protocol.observer import MemberView, Snapshot
 
 #: Promoted spares that status names.
 MAX_REPORTED_PROMOTED = 20
+
+
+@dataclass(frozen=True)
+class TrainingSize:
+    """Of all pods with ranks together."""
+
+    devices: int
+    ranks: int
 
 
 def member_counts(observed: Observed) -> tuple[Members, Spares]:
@@ -25,6 +35,18 @@ def promoted_spares(observed: Observed) -> tuple[PromotedSpare, ...]:
     ranks = {member.pod_uid: member.group_rank for member in snapshot.members if member.group_rank is not None}
     promoted = sorted((ranks[pod.uid], pod.name) for pod in observed.live() if pod.spare and pod.uid in ranks)
     return tuple(PromotedSpare(name, rank) for rank, name in promoted[:MAX_REPORTED_PROMOTED])
+
+
+def training_size(observed: Observed) -> TrainingSize | None:
+    """None while no pod has a rank, and if one of the pods with ranks is not known."""
+    if observed.snapshot is None:
+        return None
+    devices_of = {pod.uid: pod.devices for pod in observed.pods}
+    holders = [member.pod_uid for member in observed.snapshot.members if member.group_rank is not None]
+    if not holders or any(uid not in devices_of for uid in holders):
+        return None
+    devices = sum(devices_of[uid] for uid in holders)
+    return TrainingSize(devices, len(holders) * observed.job.world.nproc_per_node)
 
 
 @cached_per_reconcile

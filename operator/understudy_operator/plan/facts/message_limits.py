@@ -77,6 +77,7 @@ class MessageLimits:
             waiting_for=_cut(snapshot.waiting_for),
             closed=None if closed is None else replace(closed, message=_cut(closed.message)),
             rollouts=None if snapshot.rollouts is None else self._rollouts(snapshot.rollouts, now),
+            stepping_since=None if snapshot.stepping_since is None else min(max(0.0, snapshot.stepping_since), now),
             fork_fallbacks=None if snapshot.fork_fallbacks is None else _fresh_starts(snapshot.fork_fallbacks),
         )
         self._forget(snapshot)
@@ -99,6 +100,8 @@ class MessageLimits:
             consequence_count=min(max(0, recovery.consequence_count), _MOST_COUNT),
             lost_steps=None if recovery.lost_steps is None else min(max(0, recovery.lost_steps), _MOST),
             tier_reason=_cut(recovery.tier_reason),
+            vacant_until=None if recovery.vacant_until is None else min(max(0.0, recovery.vacant_until), now),
+            caught_up_at=None if recovery.caught_up_at is None else min(max(0.0, recovery.caught_up_at), now),
         )
 
     def _rollouts(self, rollouts: Rollouts, now: float) -> Rollouts:

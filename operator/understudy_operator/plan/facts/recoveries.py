@@ -34,7 +34,7 @@ def merge_history(before: Sequence[RecoveryStatus], snapshot: Snapshot, now: flo
     reported = [_newer(recorded.get(identity), entry) for identity, entry in entries.items()]
     times = {entry.detected_at for entry in reported}
     orphans = [entry for entry in before if entry.detected_at not in times]
-    if _all_at_work(snapshot):
+    if all_at_work(snapshot):
         orphans = [entry if is_of_rollouts(entry) else _ended(entry, now) for entry in orphans]
     return sorted([*orphans, *reported], key=lambda entry: entry.detected_at)[-RECOVERIES_KEPT:]
 
@@ -65,7 +65,8 @@ def identified(entries: Iterable[RecoveryStatus]) -> dict[tuple[str, int], Recov
     return found
 
 
-def _all_at_work(snapshot: Snapshot) -> bool:
+def all_at_work(snapshot: Snapshot) -> bool:
+    """Whether the workers of all ranks run, or have finished."""
     rank_holders = [member for member in snapshot.members if member.group_rank is not None]
     return bool(rank_holders) and not snapshot.waiting_for and all(member.workers in AT_WORK for member in rank_holders)
 

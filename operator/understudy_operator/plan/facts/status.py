@@ -14,6 +14,7 @@ import msgspec
 
 from understudy_operator.plan.times.rfc3339 import Time, parse_time
 from understudy_protocol.enums import Drill, Fault, Strategy, Tier
+from understudy_protocol.goodput import Part
 
 S = TypeVar("S", bound="Record")
 #: The strategy of a recovery by a restart of the whole job, which no coordinator survives.
@@ -148,6 +149,59 @@ class ProgressStatus(Record, frozen=True):
     at: Time | None = None
 
 
+class PartSeconds(Record, frozen=True):
+    """The parts of a job's time: see understudy_protocol/goodput.py."""
+
+    productive: Seconds = 0.0
+    repeated: Seconds = 0.0
+    detection: Seconds = 0.0
+    restart: Seconds = 0.0
+    capacity: Seconds = 0.0
+    starting: Seconds = 0.0
+    suspended: Seconds = 0.0
+    ending: Seconds = 0.0
+    without_steps: Seconds = 0.0
+    unknown: Seconds = 0.0
+
+    @classmethod
+    def of(cls, seconds: Mapping[Part, float]) -> "PartSeconds":
+        return cls(**{_ATTRIBUTES[part]: round(value, 6) for part, value in seconds.items() if value})
+
+    def by_part(self) -> dict[Part, float]:
+        return {part: getattr(self, name) for part, name in _ATTRIBUTES.items()}
+
+
+_ATTRIBUTES = {part: part.name.lower() for part in Part}
+
+
+class LostTime(Record, frozen=True):
+    fault: Fault
+    node: str = ""
+    seconds: Seconds = msgspec.field(default_factory=float)
+    gpu_seconds: Seconds | None = None
+    rank_seconds: Seconds | None = None
+
+
+class Goodput(Record, frozen=True, kw_only=True):
+    """plan/status/goodput.py continues it."""
+
+    start_time: Time
+    since: Time  # the seconds count until then
+    part: Part | None = None  # since then; None: the job has ended
+    seconds: PartSeconds = msgspec.field(default_factory=PartSeconds)
+    ettr: Seconds | None = None  # until the newest step in status
+    gpus: Count = 0  # of all pods with ranks
+    ranks: Count = 0
+    fault: Fault | None = None  # the cause of the part
+    node: str = ""
+    newest_step: Signed | None = None  # before the newest pause
+    lost: tuple[LostTime, ...] = ()
+
+    @property
+    def seconds_by_field(self) -> dict[str, float]:
+        return {part.field: value for part, value in self.seconds.by_part().items()}
+
+
 class AvoidedNode(Record, frozen=True, kw_only=True):
     node: str
     source: str
@@ -195,6 +249,7 @@ class JobStatus(Record, frozen=True):
     recoveries: tuple[RecoveryStatus, ...] = ()  # the oldest first
     drill: DrillStatus | None = None  # the newest
     progress: ProgressStatus | None = None
+    goodput: Goodput | None = None  # None before the first reconcile, and without a launcher
     avoided_nodes: tuple[AvoidedNode, ...] = ()
 
     @property

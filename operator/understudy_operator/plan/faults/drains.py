@@ -36,7 +36,7 @@ def drained_spares(observed: Observed) -> Iterator[tuple[Pod, str]]:
     """Pods that users drain, and that have no ranks to give away; each with the user's reason.
 
     Not while ranks are vacant: the coordinator may be about to give them to one of these pods. A coordinator stays
-    until there are standby coordinators, of which one can take over at once.
+    until a standby coordinator can take over at once.
     """
     snapshot = observed.snapshot
     annotated = [pod for pod in observed.pods if names.ANNOTATION_DRAIN in pod.annotations]

@@ -214,8 +214,12 @@ class Search:
         holder, newest = self._lines.get(self.coordination.coordinator_uid), self.coordination.snapshot
         if holder is not None and newest is not None:
             self._send_superseded(callee.pod_uid, Superseded(term_of(newest), holder.pod_uid, holder.address))
-        elif not snapshot.voters:
+        elif not snapshot.voters and not self._is_appointed(callee.pod_uid):
             self._send_superseded(callee.pod_uid, Superseded(newest_term, "", ""))
+
+    def _is_appointed(self, uid: str) -> bool:
+        """Whether this pod itself is to coordinate next: after the message it would reject the appointment."""
+        return any(callee.pod_uid == uid and callee.appoint is not None for callee in self._follow.first)
 
     def _on_refusal(self, callee: Callee, refused: Refused, now: float) -> None:
         self._replaced.pop(callee.pod_uid, None)

@@ -24,6 +24,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from understudy_operator.plan.facts.counts import TrainingSize, training_size
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.recoveries import RECOVERIES_KEPT, identified, is_of_rollouts
@@ -39,7 +40,7 @@ from understudy_operator.plan.facts.status import JobStatus, RecoveryStatus
 from understudy_operator.plan.intents import RecoveryHistory
 from understudy_operator.plan.times.reconcile_clock import is_due
 from understudy_operator.plan.times.rfc3339 import micro_time, parse_time
-from understudy_protocol.observer import Recovery, Snapshot
+from understudy_protocol.observer import Recovery
 
 SETTLED_S = 3600.0
 
@@ -77,7 +78,7 @@ def plan_recovery_history(observed: Observed, status: JobStatus, now: float) -> 
         return None
     snapshot = observed.snapshot
     reported = {} if snapshot is None else _identified(snapshot.recoveries)
-    size = None if snapshot is None else _size(observed, snapshot)
+    size = training_size(observed)
     objects = {
         recovery_name(job, identity): _fields(job, status, entry, reported.get(identity), size)
         for identity, entry in identified(status.recoveries).items()
@@ -114,14 +115,6 @@ def merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
     return patch
 
 
-@dataclass(frozen=True)
-class _Size:
-    """Of all pods with ranks together."""
-
-    devices: int
-    ranks: int
-
-
 # What the objects should have ----------------------------------------------------------------------------------------
 
 
@@ -141,7 +134,7 @@ def _identified(recoveries: Sequence[Recovery]) -> dict[tuple[str, int], Recover
 
 
 def _fields(
-    job: Job, status: JobStatus, entry: RecoveryStatus, reported: Recovery | None, size: _Size | None
+    job: Job, status: JobStatus, entry: RecoveryStatus, reported: Recovery | None, size: TrainingSize | None
 ) -> RecoveryFields:
     cause = entry.cause
     fields = RecoveryFields(
@@ -187,16 +180,6 @@ def _outcome(status: JobStatus, entry: RecoveryStatus) -> Outcome | None:
     if not entry.is_open:
         return Outcome.RECOVERED
     return {"Completed": Outcome.RECOVERED, "Failed": Outcome.FAILED}.get(status.terminal_state)
-
-
-def _size(observed: Observed, snapshot: Snapshot) -> _Size | None:
-    """None while no pod has a rank, and if one of the pods with ranks is not known."""
-    devices_of = {pod.uid: pod.devices for pod in observed.pods}
-    holders = [member.pod_uid for member in snapshot.members if member.group_rank is not None]
-    if not holders or any(uid not in devices_of for uid in holders):
-        return None
-    devices = sum(devices_of[uid] for uid in holders)
-    return _Size(devices, len(holders) * observed.job.world.nproc_per_node)
 
 
 # Which writes are missing --------------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ from understudy_operator.plan.leadership.coordination import Leadership
 from understudy_operator.plan.leadership.elections import unreported_loss
 from understudy_operator.plan.status.causes import explain_causes
 from understudy_operator.plan.status.conditions import plan_conditions
+from understudy_operator.plan.status.goodput import plan_goodput, without_ratio
 from understudy_operator.plan.times.reconcile_clock import is_due
 from understudy_operator.plan.times.rfc3339 import micro_time, parse_time
 from understudy_operator.plan.world.members import may_start
@@ -82,6 +83,7 @@ def plan_status(observed: Observed, leadership: Leadership, now: float) -> JobSt
     elif attempt_ends_by_suspension(observed, now):
         status = drop_open_recoveries(reset_status(job, status, now))
         status = replace(status, phase="Suspended" if job.spec.suspend else "Restarting")
+    status = replace(status, goodput=plan_goodput(observed, status, now))
     return _with_summaries(replace(status, conditions=plan_conditions(observed, status, result, now)))
 
 
@@ -153,10 +155,13 @@ def _may_have_ended(observed: Observed, now: float) -> bool:
     return not is_due(coordination.since + END_REPORTED_S, now)
 
 
-def is_worth_writing(before: JobStatus, status: JobStatus, now: float) -> bool:
-    """Whether anything but the progress has changed, or the reported progress is old enough."""
+def is_worth_writing(before: JobStatus, status: JobStatus, now: float, *, has_coordinator: bool = True) -> bool:
+    """Whether anything but the progress has changed, or the reported progress is old enough.
+
+    The last progress of a coordinator that is lost is written at once: the next one does not know it.
+    """
     changed = _changed(before, status)
-    if changed != PROGRESS:
+    if changed != PROGRESS or not has_coordinator:
         return bool(changed)
     reported_at = None if before.progress is None else before.progress.at
     return reported_at is None or is_due(parse_time(reported_at) + PROGRESS_EVERY_S, now)
@@ -168,6 +173,7 @@ def is_news(before: JobStatus, status: JobStatus) -> bool:
 
 
 def _changed(before: JobStatus, status: JobStatus) -> set[str]:
+    before, status = without_ratio(before), without_ratio(status)  # it follows the progress
     return {name for name in JobStatus.__struct_fields__ if getattr(status, name) != getattr(before, name)}
 
 

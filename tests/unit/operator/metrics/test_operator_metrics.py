@@ -40,6 +40,7 @@ LABELS = {
     "state",
     "class",
     "task",
+    "part",
 }
 
 

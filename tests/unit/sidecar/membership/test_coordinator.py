@@ -78,6 +78,7 @@ def test_a_lost_pod_is_replaced_by_a_spare_and_survivors_keep_their_ranks(how: s
     assert driven.assigned() == {"spare-0": 0, "active-1": 1}
     assert (driven.recovery().fault, driven.recovery().strategy) == (Fault.POD, Strategy.SPARE_SWAP)
     assert driven.lost_pods() == {"active-0": "Pod"}
+    assert driven.recovery().vacant_until is None
 
 
 def test_without_a_spare_the_rank_waits_for_a_new_pod() -> None:
@@ -89,6 +90,8 @@ def test_without_a_spare_the_rank_waits_for_a_new_pod() -> None:
     driven.join("spare-9")
     assert driven.assigned() == {"spare-9": 0, "active-1": 1}
     assert driven.recovery().strategy is Strategy.POD_RECREATE
+    # and the recovery has the time until which the rank was vacant without a pod for it
+    assert driven.recovery().vacant_until == driven.now
 
 
 def test_a_warm_spare_of_a_pool_that_joins_for_the_rank_is_a_spare() -> None:
@@ -136,6 +139,14 @@ def test_the_steps_that_a_round_repeats_are_lost() -> None:
     driven.report_step("active-0", 16, pause_s=3.0)
     # then steps 16 to 20 were repeated
     assert driven.recovery().lost_steps == 5
+    assert driven.coordinator.snapshot().stepping_since == driven.now
+    # and the recovery has the time at which step 20 was made again
+    driven.later(1.0, "active-0", "active-1", "spare-0")
+    driven.report_step("active-0", 19)
+    assert driven.recovery().caught_up_at is None
+    driven.later(0.5, "active-0", "active-1", "spare-0")
+    driven.report_step("active-0", 21)
+    assert driven.recovery().caught_up_at == driven.now
 
 
 def test_a_round_that_continues_with_the_next_step_has_lost_none() -> None:

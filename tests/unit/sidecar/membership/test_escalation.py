@@ -150,11 +150,48 @@ def test_with_the_budget_spent_one_more_pod_is_evicted_and_then_the_job_fails() 
     assert (driven.recovery().strategy, driven.recovery().reason) == (Strategy.SPARE_SWAP, spent)
     assert driven.lost_pods() == {"active-2": "Process"}
     driven.fail_worker("active-0", "out of memory")
+    driven.answer_heartbeats(*list(driven.sent))  # none was lost before
     driven.answer_heartbeats(*list(driven.sent))  # a majority confirms that the coordinator is followed
     assert driven.coordinator.closed is not None
     why = "a pod has already been replaced because of that"
     assert driven.coordinator.closed.message.startswith(f"{spent}, and {why}; ")
     assert driven.coordinator.closed.message.endswith("the last failure: rank 0 on active-0: out of memory")
+
+
+def with_a_spent_budget() -> DrivenCoordinator:
+    """One more worker fault of any pod ends the job."""
+    driven = running(3, spares=2, max_in_place=1)
+    fails_and_restarts(driven, "active-0")
+    fails_and_restarts(driven, "active-1")
+    assert driven.lost_pods() == {"active-1": "Process"}
+    return driven
+
+
+def test_a_member_that_was_asked_to_end_before_its_answer_ends_no_job() -> None:
+    """Found by the simulation (seed 708422): the peer's failure came before the member's Leaving."""
+    # given a budget that is spent, and a worker that fails because a peer leaves
+    driven = with_a_spent_budget()
+    driven.fail_worker("active-0", "a peer has gone")
+    assert driven.coordinator.snapshot().waiting_for == "answers of 2 members before the job fails"
+    # when a majority has answered, and then the leaving member's messages arrive
+    driven.answer_heartbeats("active-0", "spare-0", "spare-1")
+    assert driven.coordinator.closed is None
+    driven.receive("active-2", m.Leaving("the trainer container got SIGTERM", 30.0))
+    driven.answer_heartbeats("active-2")
+    driven.receive("active-2", m.Gone("its launcher has ended"))
+    # then it is the cause, its ranks go to another pod, and the job trains on
+    assert driven.coordinator.closed is None
+    assert driven.assigned() == {"active-0": 0, "spare-0": 1, "spare-1": 2}
+    assert (driven.recovery().fault, driven.recovery().cause.pod) == (Fault.POD, "active-2")
+
+
+def test_a_member_that_does_not_answer_ends_no_job() -> None:
+    driven = with_a_spent_budget()
+    driven.fail_worker("active-0", "a peer has gone")
+    driven.later(3.1, "active-0", "spare-0", "spare-1")
+    assert driven.coordinator.closed is None
+    assert driven.lost_pods() == {"active-1": "Process", "active-2": "Node"}
+    assert driven.assigned() == {"active-0": 0, "spare-0": 1, "spare-1": 2}
 
 
 def test_a_lost_pod_a_drained_pod_and_a_pod_that_leaves_a_faulty_node_are_not_charged() -> None:

@@ -68,6 +68,13 @@ TABLE: list[tuple[str, dict[str, Any], LadderStep, bool, str]] = [
         "the budget of 10 restarts within 1 h is spent, and a pod has already been replaced because of that",
     ),
     (
+        "the budget is spent by a rank with its second pod, which cannot be replaced",
+        {**SPENT, **OWN_FAULT, **STAYS},
+        LadderStep.FAIL,
+        False,
+        "the budget of 10 restarts within 1 h is spent, and rank 5 failed on another pod as well",
+    ),
+    (
         "the budget is spent, and the first pod is not known",
         {**SPENT, **STAYS},
         LadderStep.FAIL,

@@ -366,6 +366,18 @@ def test_a_coordinator_of_an_older_appointment_steps_down_if_it_has_no_voters(vo
     assert (calls.sent[-1] == ("s", Superseded(Term(7, 1), "", ""))) is not bool(voters)
 
 
+def test_a_coordinator_that_is_appointed_again_gets_only_its_appointment():
+    """It would know the newer term then, and reject the appointment."""
+    # given a pod that coordinates in an older epoch, has no voters yet, and is appointed again
+    calls = Calls()
+    calls.appoint(S, 7)
+    calls.dialed()
+    # when a report of the older epoch arrives
+    calls.receives(S, replace(coordinator_snapshot(S), voters=()))
+    # then it gets no message besides its appointment
+    assert [type(message) for _, message in calls.sent] == [Appoint]
+
+
 def test_a_replaced_coordinator_stays_on_the_line_until_it_reports_that_it_is_not_the_coordinator():
     calls = Calls()
     calls.follow([S, A0])

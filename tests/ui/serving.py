@@ -1,0 +1,27 @@
+"""The dashboard of a fake cluster, in this process."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+from tests.ui.fake_cluster import FakeCluster
+from understudy_cli.dashboard.server import Board, application, follow
+from understudy_cli.dashboard.sources import cluster_fleets
+
+
+@asynccontextmanager
+async def serving(cluster: FakeCluster, port: int = 0) -> AsyncIterator[str]:
+    """Its address, such as http://127.0.0.1:40000/."""
+    board = Board()
+    runner = web.AppRunner(application(board, ()), shutdown_timeout=0.1)
+    await runner.setup()
+    following = asyncio.ensure_future(follow(board, cluster_fleets(cluster.api(), ("",))))
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", port)
+        await site.start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    finally:
+        following.cancel()
+        await runner.cleanup()
