@@ -169,7 +169,7 @@ def _each_snapshot_is_common() -> Iterator[None]:
     """A snapshot that one pod has is taken for that of all."""
 
     def common(state: CoordinatorState) -> list[SavedStep]:
-        return [*state.restores.own]
+        return [x.saved for x in state.restores.found.values() if x.own]
 
     with (
         mock.patch.object(restoring, "_common", common),

@@ -12,7 +12,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, Fault, RoundToken, Term
 from understudy_protocol.observer import Appoint, StepProgress
 from understudy_protocol.pod import JobShape
-from understudy_protocol.snapshots import CopyOwner, RestoreChoice, SavedStep
+from understudy_protocol.snapshots import CopyPlan, RestoreChoice, SavedStep
 from understudy_sidecar.membership.backoff import Backoff
 from understudy_sidecar.membership.events import Broadcast, CoordinatorEffect, Hangup, Log, Send, StepDown
 from understudy_sidecar.membership.fault_history import FaultHistory
@@ -71,15 +71,26 @@ class ReplicasReport:
 
 
 @dataclass
+class FoundSnapshot:
+    """Where the members have it."""
+
+    saved: SavedStep
+    own: set[int] = field(default_factory=set)  # group ranks whose pods have it
+    copied: dict[int, list[str]] = field(default_factory=dict)  # by group rank: uids of the pods that keep a copy of it
+
+    @property
+    def ranks(self) -> set[int]:
+        return self.own | self.copied.keys()
+
+
+@dataclass
 class Restores:
     """Which snapshot the running round restores. Written by restoring.py."""
 
     unreported: set[str] = field(default_factory=set)  # uids of actives whose snapshots are not known
     holders: set[str] = field(default_factory=set)  # uids of waiting members whose copies are not known
     holders_until: float | None = None  # the choice waits for those; None: actives are missing, or the choice is made
-    own: dict[SavedStep, set[int]] = field(default_factory=dict)  # group ranks whose pods have it, by snapshot
-    #: Uids of the pods that keep a copy of it, by snapshot and group rank.
-    copied: dict[SavedStep, dict[int, list[str]]] = field(default_factory=dict)
+    found: dict[tuple[int, ...], FoundSnapshot] = field(default_factory=dict)  # by the numbers of its SavedStep
     newest_step: int | None = None  # that workers reported before this round
     target: SavedStep | None = None  # will be chosen once all members have it
     fetching: dict[str, int] = field(default_factory=dict)  # group ranks by uid, of members that do not have it yet
@@ -105,7 +116,9 @@ class Copies:
     """Which members keep whose copies in the running round. Written by copies.py."""
 
     holders: dict[int, tuple[str, ...]] = field(default_factory=dict)  # uids by group rank
-    owners: dict[str, tuple[CopyOwner, ...]] = field(default_factory=dict)  # whose copies it keeps, by uid
+    plans: dict[str, CopyPlan] = field(default_factory=dict)  # by uid
+    #: That the plans were made from: Joins and domains, the number of members with ranks, and uids of those that leave.
+    facts: tuple[list[m.Join], list[str], int, set[str]] = field(default_factory=lambda: ([], [], 0, set()))
     removals: int = 0  # of members, when the holders were last checked
 
 

@@ -2,7 +2,8 @@
 
 Rules: copy_placement.py decides. A member with ranks gets its plan with its Assign, and a waiting one, which may keep
 copies too, with PlanCopies. A holder that is lost while the round runs is replaced at once: the members that this
-concerns get PlanCopies. A new coordinator learns the placement from the Joins, so copies stay where they are.
+concerns get PlanCopies. A new coordinator learns the placement from the Joins, so copies stay where they are. While the
+members stay the same, so do their plans.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,31 +20,29 @@ def plan_round(state: CoordinatorState, active: Sequence[MemberRecord]) -> dict[
     """The plans of a round that is being formed, by uid; empty if the job wants no copies."""
     if not state.shape.snapshot_copies:
         return {}
-    members = _place(state, active)
-    plans = _plans(state, members)
-    _send(state, plans, members[len(active) :])
-    return plans
+    _send(state, [member.uid for member in _place(state, active)])
+    return state.copies.plans
 
 
 def adopt(state: CoordinatorState) -> None:
     """The round of the previous coordinator continues."""
     if state.shape.snapshot_copies:
         state.copies.holders = _holders_of_joins(state)
-        _replace_missing(state)
-        unknown = [member for member in state.roster.active_members() if member.kept is None]
-        _send(state, _plans(state, unknown), unknown)
+        unknown = {member.uid for member in state.roster.active_members() if member.kept is None}
+        _send(state, _place_again(state) | unknown)
 
 
 def on_time(state: CoordinatorState) -> None:
     """Replace holders that were lost while the round runs."""
-    if state.shape.snapshot_copies and state.round.phase is Phase.RUNNING and _has_changed(state):
+    has_changed = state.copies.removals != state.roster.removals
+    if has_changed and state.shape.snapshot_copies and state.round.phase is Phase.RUNNING:
         _replace_missing(state)
 
 
 def on_rejoined(state: CoordinatorState, member: MemberRecord) -> None:
     """It may have missed a change."""
     if state.shape.snapshot_copies and state.round.phase is Phase.RUNNING and state.copies.holders:
-        _send(state, _plans(state, [member]), [member])
+        _send(state, [member.uid])
 
 
 def holders_without_ranks(state: CoordinatorState) -> list[MemberRecord]:
@@ -51,58 +50,67 @@ def holders_without_ranks(state: CoordinatorState) -> list[MemberRecord]:
     return state.roster.waiting_members() if state.shape.snapshot_copies else []
 
 
-def _has_changed(state: CoordinatorState) -> bool:
-    return state.copies.removals != state.roster.removals
-
-
 def _replace_missing(state: CoordinatorState) -> None:
-    roster, wanted = state.roster, state.shape.snapshot_copies
-    before, active = state.copies.holders, roster.active_members()
-    state.copies.removals = roster.removals
-    held = [[uid for uid in before.get(rank, ()) if uid in roster.members] for rank in range(len(active))]
-    if all(len(uids) >= min(wanted, len(roster.connected) - 1) for uids in held):
-        return
-    members = _place(state, active)
-    after = state.copies.holders
-    changed = {active[rank].uid for rank in after if after[rank] != before.get(rank, ())}
-    changed |= {uid for rank in after for uid in {*after[rank]} ^ {*before.get(rank, ())}}
-    affected = [member for member in members if member.uid in changed]
-    _send(state, _plans(state, affected), affected)
+    roster, copies = state.roster, state.copies
+    copies.removals = roster.removals
+    least = min(state.shape.snapshot_copies, len(roster.connected) - 1)
+    if any(len([uid for uid in uids if uid in roster.members]) < least for uids in copies.holders.values()):
+        _send(state, _place_again(state))
+
+
+def _place_again(state: CoordinatorState) -> set[str]:
+    """While a round runs. Return the uids of the members whose plans have changed."""
+    before, active = state.copies.holders, state.roster.active_members()
+    _place(state, active)
+    changed: set[str] = set()
+    for rank, uids in state.copies.holders.items():
+        differing = {*uids} ^ {*before.get(rank, ())}
+        changed |= {active[rank].uid, *differing} if differing else set()
+    return changed & state.copies.plans.keys()
 
 
 def _place(state: CoordinatorState, active: Sequence[MemberRecord]) -> list[MemberRecord]:
-    """Place the copies anew. Return all members that have a plan, those with ranks first."""
-    copies, roster = state.copies, state.roster
-    previous = copies.holders or _holders_of_joins(state)
-    members = [*active, *holders_without_ranks(state)]
-    placed = place_copies(
-        [_site(state, member) for member in active],
-        [_site(state, member) for member in members if member.uid not in roster.leaving],
-        [previous.get(rank, ()) for rank in range(len(active))],
-        state.shape.snapshot_copies,
-    )
-    copies.holders, copies.removals = dict(enumerate(placed)), roster.removals
-    copies.owners = {}
+    """Renew all plans, if the members have changed. Return those without ranks."""
+    copies, roster, waiting = state.copies, state.roster, holders_without_ranks(state)
+    members = [*active, *waiting]
+    domains = [state.nodes.domain(member.node) for member in members]
+    facts = ([member.join for member in members], domains, len(active), {*roster.leaving})
+    copies.removals = roster.removals
+    if facts != copies.facts:
+        sites = [_site(state, member) for member in members]
+        previous = copies.holders or _holders_of_joins(state)
+        placed = place_copies(
+            sites[: len(active)],
+            [site for site in sites if site.uid not in roster.leaving],
+            [previous.get(rank, ()) for rank in range(len(active))],
+            state.shape.snapshot_copies,
+        )
+        copies.facts, copies.holders = facts, dict(enumerate(placed))
+        copies.plans = _plans(members, placed, len(active) * state.shape.nproc_per_node)
+    return waiting
+
+
+def _plans(members: Sequence[MemberRecord], placed: Sequence[tuple[str, ...]], world_size: int) -> dict[str, CopyPlan]:
+    """placed: the uids of the holders of each group rank. The members with ranks come first, by rank."""
+    owners: dict[str, tuple[CopyOwner, ...]] = {}
     for rank, uids in enumerate(placed):
         for uid in uids:
-            copies.owners[uid] = (*copies.owners.get(uid, ()), CopyOwner(rank, active[rank].uid))
-    return members
+            owners[uid] = (*owners.get(uid, ()), CopyOwner(rank, members[rank].uid))
+    sites = {member.uid: CopyHolder(member.uid, member.join.ip) for member in members}
+    return {
+        member.uid: CopyPlan(
+            world_size,
+            tuple(sites[uid] for uid in placed[number]) if number < len(placed) else (),
+            owners.get(member.uid, ()),
+        )
+        for number, member in enumerate(members)
+    }
 
 
-def _plans(state: CoordinatorState, members: Iterable[MemberRecord]) -> dict[str, CopyPlan]:
-    copies, roster = state.copies, state.roster
-    world_size = len(roster.holders) * state.shape.nproc_per_node
-    plans = {}
-    for member in members:
-        uids = () if member.group_rank is None else copies.holders.get(member.group_rank, ())
-        holders = tuple(CopyHolder(uid, roster.members[uid].join.ip) for uid in uids if uid in roster.members)
-        plans[member.uid] = CopyPlan(world_size, holders, copies.owners.get(member.uid, ()))
-    return plans
-
-
-def _send(state: CoordinatorState, plans: dict[str, CopyPlan], members: Iterable[MemberRecord]) -> None:
-    for member in members:
-        state.send(member, m.PlanCopies(state.round.token, plans[member.uid]))
+def _send(state: CoordinatorState, uids: Iterable[str]) -> None:
+    for uid in uids:
+        if uid in state.copies.plans:
+            state.send(state.roster.members[uid], m.PlanCopies(state.round.token, state.copies.plans[uid]))
 
 
 def _holders_of_joins(state: CoordinatorState) -> dict[int, tuple[str, ...]]:

@@ -11,11 +11,10 @@ pod that does not. The work is O(n log n).
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(NamedTuple):
     """A member that may keep copies. domain: "" if it is unknown."""
 
     uid: str

@@ -21,7 +21,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.enums import Tier, WorkersState
 from understudy_protocol.snapshots import CopyHolder, KeptSteps, RestoreChoice, SavedStep, SavedSteps
 from understudy_sidecar.membership import copies
-from understudy_sidecar.membership.coordinator_state import CoordinatorState
+from understudy_sidecar.membership.coordinator_state import CoordinatorState, FoundSnapshot
 from understudy_sidecar.membership.recoveries import WORKER_FAULTS
 from understudy_sidecar.membership.roster import MemberRecord
 from understudy_sidecar.membership.round_state import Phase
@@ -44,7 +44,7 @@ def begin(state: CoordinatorState, active: Iterable[MemberRecord]) -> None:
     has_snapshots = state.shape.snapshots
     restores.unreported = {x.uid for x in active} if has_snapshots else set()
     restores.holders = {x.uid for x in copies.holders_without_ranks(state)} if has_snapshots else set()
-    restores.own, restores.copied, restores.newest_step = {}, {}, None
+    restores.found, restores.newest_step = {}, None
     restores.target, restores.fetching, restores.errors, restores.is_decided = None, {}, [], False
     restores.choice, restores.holders_until = None, None
 
@@ -89,9 +89,8 @@ def on_report(
     if member.uid not in restores.unreported or member.group_rank is None or not is_whole:
         return
     restores.unreported.discard(member.uid)
-    whole = frozenset(report.whole[-MAX_REPORTED:])
-    for step in whole:
-        restores.own.setdefault(step, set()).add(member.group_rank)
+    for saved_step in report.whole[-MAX_REPORTED:]:
+        _found(state, saved_step).own.add(member.group_rank)
     _add_copies(state, member, kept or ())
     if report.newest_step is not None:
         restores.newest_step = max(report.newest_step, restores.newest_step or 0)
@@ -116,10 +115,10 @@ def on_copy_fetched(state: CoordinatorState, member: MemberRecord, message: m.Co
     if message.error:
         restores.errors.append(f"{member.name}: {message.error[:MAX_ERROR_CHARS]}")
         state.log(f"a copy of step {message.saved.step} could not be fetched: {restores.errors[-1]}")
-        del restores.copied[message.saved][rank]
+        del _found(state, message.saved).copied[rank]
         _choose(state)
         return
-    restores.own.setdefault(message.saved, set()).add(rank)
+    _found(state, message.saved).own.add(rank)
     del restores.fetching[member.uid]
     if not restores.fetching:
         _decide(state, RestoreChoice(restores.target, from_copies=True))
@@ -147,9 +146,18 @@ def on_first_step(state: CoordinatorState, step: int) -> None:
 def _add_copies(state: CoordinatorState, member: MemberRecord, kept: tuple[KeptSteps, ...]) -> None:
     """A pod has memory for the copies of as many pods as the job wants copies of each."""
     for copy in kept[: 2 * state.shape.snapshot_copies]:
-        if copy.group_rank in range(len(state.roster.holders)):
-            for step in copy.whole[-MAX_REPORTED:]:
-                state.restores.copied.setdefault(step, {}).setdefault(copy.group_rank, []).append(member.uid)
+        if 0 <= copy.group_rank < len(state.roster.holders):
+            for saved in copy.whole[-MAX_REPORTED:]:
+                _found(state, saved).copied.setdefault(copy.group_rank, []).append(member.uid)
+
+
+def _found(state: CoordinatorState, saved: SavedStep) -> FoundSnapshot:
+    """There are thousands of reports, and the hash of a SavedStep takes a multiple of that of its numbers."""
+    key = (saved.token.epoch, saved.token.term, saved.token.round, saved.step)
+    found = state.restores.found.get(key)
+    if found is None:
+        found = state.restores.found[key] = FoundSnapshot(saved)
+    return found
 
 
 def _on_reported(state: CoordinatorState) -> None:
@@ -186,7 +194,7 @@ def _choose(state: CoordinatorState) -> None:
 def _ask_to_fetch(state: CoordinatorState, member: MemberRecord) -> None:
     saved, roster = state.restores.target, state.roster
     assert saved is not None, "members fetch only a snapshot that was chosen"
-    uids = state.restores.copied[saved][state.restores.fetching[member.uid]]
+    uids = _found(state, saved).copied[state.restores.fetching[member.uid]]
     nearest = sorted((uid for uid in uids if uid in roster.members), key=lambda uid: uid != member.uid)
     holders = tuple(CopyHolder(uid, roster.members[uid].join.ip) for uid in nearest)
     state.send(member, m.FetchCopy(state.round.token, saved, holders))
@@ -207,14 +215,13 @@ def _decide(state: CoordinatorState, choice: RestoreChoice) -> None:
 
 def _common(state: CoordinatorState) -> list[SavedStep]:
     """The snapshots that all ranks have somewhere."""
-    restores, size = state.restores, len(state.roster.holders)
-    steps = restores.own.keys() | restores.copied.keys()
-    return [x for x in steps if len(restores.own.get(x, set()) | restores.copied.get(x, {}).keys()) == size]
+    size = len(state.roster.holders)
+    return [found.saved for found in state.restores.found.values() if len(found.ranks) == size]
 
 
 def _lacking(state: CoordinatorState, saved: SavedStep) -> dict[str, int]:
     """The members that do not have this snapshot of their ranks, with their group ranks."""
-    own = state.restores.own.get(saved, set())
+    own = _found(state, saved).own
     return {uid: rank for rank, uid in enumerate(state.roster.holders) if uid is not None and rank not in own}
 
 
@@ -261,7 +268,7 @@ def _why_none(state: CoordinatorState) -> str:
     restores = state.restores
     if restores.errors:
         return f"copies could not be fetched: {'; '.join(restores.errors[:MAX_NAMED_PODS])}"
-    if not restores.own and not restores.copied:
+    if not restores.found:
         return "no pod has a snapshot"
     names = _without_any(state)
     of_them = "snapshot and no copy" if state.shape.snapshot_copies else "snapshot"
@@ -277,6 +284,5 @@ def _why_none(state: CoordinatorState) -> str:
 
 def _without_any(state: CoordinatorState) -> list[str]:
     """Names of the pods of whose ranks no pod has a snapshot."""
-    restores = state.restores
-    known = set().union(*restores.own.values(), *restores.copied.values())
+    known = set().union(*(found.ranks for found in state.restores.found.values()))
     return [member.name for rank, member in enumerate(state.roster.active_members()) if rank not in known]
