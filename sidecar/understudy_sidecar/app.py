@@ -25,6 +25,7 @@ from understudy_sidecar.membership.events import (
     Broadcast,
     Dial,
     FetchCopy,
+    FlushCopies,
     FromCoordinator,
     FromLauncher,
     FromWorker,
@@ -221,7 +222,7 @@ class Sidecar:
                 self._launcher.hold_socket(self._socket)
             case ToLauncher(message):
                 self._launcher.send(message)
-            case PlanCopies() | FetchCopy():
+            case PlanCopies() | FetchCopy() | FlushCopies():
                 assert self._copies is not None, "a job without copies has no plan for them"
                 self._copies.do(effect)
             case Dial(hosts):

@@ -69,6 +69,11 @@ class Serve:
 
 
 @dataclass(frozen=True)
+class Flush:
+    """No worker saves any more. Answered by Flushed when the newest snapshots are copied, or cannot be."""
+
+
+@dataclass(frozen=True)
 class Ready:
     """The first message: the process has started."""
 
@@ -84,6 +89,11 @@ class Fetched:
     token: RoundToken
     saved: SavedStep
     error: str
+
+
+@dataclass(frozen=True)
+class Flushed:
+    pass
 
 
 @dataclass(frozen=True)
@@ -103,5 +113,5 @@ class Said:
     text: str
 
 
-TO_PROCESS = (Setup, Files, Plan, Fetch, Receive, Serve)
-TO_SIDECAR = (Ready, Planned, Fetched, Counts, Said)
+TO_PROCESS = (Setup, Files, Plan, Fetch, Flush, Receive, Serve)
+TO_SIDECAR = (Ready, Planned, Fetched, Flushed, Counts, Said)

@@ -26,7 +26,14 @@ from understudy_sidecar import copy_commands as c
 from understudy_sidecar import shared_socket
 from understudy_sidecar.copy_process import MAX_FILES, PACKET_BYTES
 from understudy_sidecar.link import Link
-from understudy_sidecar.membership.events import CopiesPlanned, CopyFetched, FetchCopy, PlanCopies
+from understudy_sidecar.membership.events import (
+    CopiesFlushed,
+    CopiesPlanned,
+    CopyFetched,
+    FetchCopy,
+    FlushCopies,
+    PlanCopies,
+)
 from understudy_sidecar.membership.kept_copies import rejection
 
 RESTART_AFTER_S = 1.0
@@ -48,11 +55,12 @@ class _Process:
 class CopyLink:
     """handle gets the events for the member."""
 
-    def __init__(self, setup: c.Setup, handle: Callable[[CopiesPlanned | CopyFetched], None]) -> None:
+    def __init__(self, setup: c.Setup, handle: Callable[[CopiesPlanned | CopyFetched | CopiesFlushed], None]) -> None:
         self._setup, self._handle = setup, handle
         self._plan = c.Plan(NO_ROUND, c.NO_RANKS, CopyPlan(0))
         self._plan_until: asyncio.TimerHandle | None = None  # while the process has not answered it
         self._fetches: list[FetchCopy] = []  # not answered yet
+        self._is_flushing = False
         self._files: tuple[int, list[int]] = (0, [])  # how many are the pod's own
         self._process: _Process | None = None
         self._keeping: asyncio.Task[None] | None = None
@@ -75,7 +83,7 @@ class CopyLink:
 
     # Effects of the member ------------------------------------------------------------------------------------------
 
-    def do(self, effect: PlanCopies | FetchCopy) -> None:
+    def do(self, effect: PlanCopies | FetchCopy | FlushCopies) -> None:
         match effect:
             case PlanCopies(token, group_rank, plan):
                 self._plan = c.Plan(token, c.NO_RANKS if group_rank is None else group_rank, plan)
@@ -90,6 +98,13 @@ class CopyLink:
                     asyncio.get_running_loop().call_soon(self._fail_fetches)
                 else:
                     self._send(c.Fetch(effect.token, effect.group_rank, effect.saved, effect.holders))
+
+            case FlushCopies():
+                self._is_flushing = True
+                if self._process is None or not self._files[1]:
+                    asyncio.get_running_loop().call_soon(self._end_flush)
+                else:
+                    self._send(c.Flush())
 
     # Calls of other pods --------------------------------------------------------------------------------------------
 
@@ -142,6 +157,7 @@ class CopyLink:
             with contextlib.suppress(OSError):
                 await self._run()
             self._fail_fetches()
+            self._end_flush()
             await asyncio.sleep(RESTART_AFTER_S)
 
     async def _run(self) -> None:
@@ -198,6 +214,8 @@ class CopyLink:
                 case c.Fetched(token, saved, error):
                     self._fetches = [x for x in self._fetches if (x.token, x.saved) != (token, saved)]
                     self._handle(CopyFetched(token, saved, error))
+                case c.Flushed():
+                    self._end_flush()
                 case c.Counts():
                     self._counts = replace(message)
                 case c.Said(text):
@@ -219,6 +237,11 @@ class CopyLink:
         if self._plan_until is not None:
             self._on_planned()
             self._handle(CopiesPlanned(self._plan.token, ()))
+
+    def _end_flush(self) -> None:
+        if self._is_flushing:
+            self._is_flushing = False
+            self._handle(CopiesFlushed())
 
     def _fail_fetches(self) -> None:
         fetches, self._fetches = self._fetches, []

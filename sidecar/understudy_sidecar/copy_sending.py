@@ -3,7 +3,8 @@
 Rules: one snapshot at a time, and the one of the rank whose copies are oldest. While it is sent, its slot is marked, so
 that a save overwrites the other slot and waits for nothing. If the header has changed before the last chunk, or if a
 newer plan comes, the connection is closed: the other pod drops an incomplete record. Chunks of 1 MiB are encrypted
-straight from the slot, and sent to all holders. A holder that cannot be reached is called again after RETRY_S.
+straight from the slot, and sent to all holders. A holder that cannot be reached is called again after RETRY_S. A flush
+ends when nothing is left to send, and each holder has closed its connection: then it has stored what it has received.
 """
 
 import socket
@@ -28,8 +29,8 @@ RETRY_S = 1.0
 class Sender:
     """`run` is the thread; the other methods are called by others."""
 
-    def __init__(self, key: bytes, setup: c.Setup, say: Callable[[str], None]) -> None:
-        self._key, self._setup, self._say = key, setup, say
+    def __init__(self, key: bytes, setup: c.Setup, say: Callable[[str], None], on_flushed: Callable[[], None]) -> None:
+        self._key, self._setup, self._say, self._on_flushed = key, setup, say, on_flushed
         self._changed = threading.Condition()
         self._files: CopyFiles | None = None
         self._plan: c.Plan | None = None
@@ -37,6 +38,7 @@ class Sender:
         self._streams: dict[str, socket.socket] = {}  # by pod uid
         self._stream_plans: dict[str, RoundToken] = {}  # the round of each stream
         self._retry_at: dict[str, float] = {}
+        self._is_flushing = False
         self._copied = self._skipped = self._failed = self._bytes = 0
 
     def use(self, files: CopyFiles) -> None:
@@ -51,16 +53,36 @@ class Sender:
             self._plan = plan
             self._changed.notify()
 
+    def flush(self) -> None:
+        with self._changed:
+            self._is_flushing = True
+            self._changed.notify()
+
     def counts(self) -> c.Counts:
         return c.Counts(self._copied, self._skipped, self._failed, self._bytes)
 
     def run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait(POLL_S if self._may_send() else None)
-                files, plan = self._files, self._plan
+                if not self._is_flushing:
+                    self._changed.wait(POLL_S if self._may_send() else None)
+                files, plan, is_flushing = self._files, self._plan, self._is_flushing
             if files is not None and plan is not None and plan.group_rank != c.NO_RANKS:
                 self._send_newest(files, plan)
+            if is_flushing and self._plan is plan:
+                self._end_streams()
+
+    def _end_streams(self) -> None:
+        for uid, stream in self._streams.items():
+            try:
+                stream.shutdown(socket.SHUT_WR)
+                stream.recv(1)  # it sends nothing, and closes the connection
+            except OSError as error:
+                self._fail(uid, f"the connection broke: {error}")
+        self._close([*self._streams])
+        with self._changed:
+            self._is_flushing = False
+        self._on_flushed()
 
     def _may_send(self) -> bool:
         return self._files is not None and self._plan is not None and bool(self._plan.plan.holders)

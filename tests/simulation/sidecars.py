@@ -127,7 +127,7 @@ class SimulatedSidecar(Process):
                 self._client.send(message)
             case e.KeepLink():
                 self._client.keep()
-            case e.PlanCopies() | e.FetchCopy():
+            case e.PlanCopies() | e.FetchCopy() | e.FlushCopies():
                 assert self.copies is not None
                 self.copies.do(effect)
             case e.Dial(hosts):

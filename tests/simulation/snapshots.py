@@ -101,6 +101,7 @@ class SimulatedCopies:
         self._rng = random.Random(f"copies-{self._world.seed}-{self._pod.uid}")
         self._token, self._group_rank, self._plan = NO_ROUND, -1, CopyPlan(0)
         self._sending: set[int] = set()  # local ranks
+        self._arrived_at = 0.0  # when all copies that were sent have arrived
         self._sent: dict[int, SavedStep] = {}  # by local rank: the newest
 
     @property
@@ -108,13 +109,23 @@ class SimulatedCopies:
         launcher = self._pod.launcher
         return None if launcher is None or not launcher.alive else launcher.memory
 
-    def do(self, effect: e.PlanCopies | e.FetchCopy) -> None:
+    def do(self, effect: e.PlanCopies | e.FetchCopy | e.FlushCopies) -> None:
         match effect:
             case e.PlanCopies(token, group_rank, plan):
                 delay = self._rng.uniform(*PLAN_S)
                 self._sidecar.later(delay, lambda: self._on_plan(token, -1 if group_rank is None else group_rank, plan))
             case e.FetchCopy():
                 self._sidecar.later(self._rng.uniform(*FETCH_S), lambda: self._fetch(effect))
+            case e.FlushCopies():
+                self._flush()
+
+    def _flush(self) -> None:
+        if self._sending:
+            self._sidecar.later(0.01, self._flush)
+        else:
+            self._sidecar.later(
+                max(0.0, self._arrived_at - self._world.now), lambda: self._sidecar.handle(e.CopiesFlushed())
+            )
 
     def _on_plan(self, token: RoundToken, group_rank: int, plan: CopyPlan) -> None:
         self._token, self._group_rank, self._plan, memory = token, group_rank, plan, self.memory
@@ -148,6 +159,7 @@ class SimulatedCopies:
         if pod is None or not reachable(self._pod.machine, pod.machine) or self._rng.random() < CUT:
             return
         delay = self._rng.uniform(*COPY_S)
+        self._arrived_at = max(self._arrived_at, self._world.now + 0.001 + delay)
 
         def begin() -> None:
             keeper = pod.sidecar

@@ -144,7 +144,7 @@ class Core:
         is_shutting_down = (
             self.member.closed is not None and self.coordinator is not None and not self._shutdown_complete
         )
-        return self.process_may_end and not is_shutting_down
+        return self.process_may_end and not is_shutting_down and not self.member.is_flushing
 
     def deadline(self) -> float | None:
         """When the next Tick is due; None if none is."""

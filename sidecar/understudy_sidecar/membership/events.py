@@ -229,6 +229,11 @@ class CopyFetched:
 
 
 @dataclass(frozen=True)
+class CopiesFlushed:
+    """The answer to FlushCopies. The newest snapshots are copied, or no pod that keeps the copies can be reached."""
+
+
+@dataclass(frozen=True)
 class ClosedByOperator:
     """The operator reports that the job is closed, because no coordinator is there to do it."""
 
@@ -250,6 +255,7 @@ MemberEvent = (
     | VerdictAnnotated
     | CopiesPlanned
     | CopyFetched
+    | CopiesFlushed
     | ClosedByOperator
     | Tick
 )
@@ -307,6 +313,11 @@ class FetchCopy:
 
 
 @dataclass(frozen=True)
+class FlushCopies:
+    """No worker saves any more: copy the newest snapshots of this pod's ranks; answered by CopiesFlushed."""
+
+
+@dataclass(frozen=True)
 class RecordLauncher:
     """The launcher has connected, or disconnected: record it for a later process of this sidecar."""
 
@@ -340,6 +351,7 @@ MemberEffect = (
     | KeepLink
     | PlanCopies
     | FetchCopy
+    | FlushCopies
     | RecordVerdict
     | RecordLauncher
     | RecordClose

@@ -56,6 +56,7 @@ from understudy_sidecar.membership import (
 from understudy_sidecar.membership.events import (
     CalledBy,
     ClosedByOperator,
+    CopiesFlushed,
     CopiesPlanned,
     CopyFetched,
     FromCoordinator,
@@ -130,6 +131,8 @@ class Member:
                 member_end.on_event(me, event, now)
             case CopiesPlanned() | CopyFetched():
                 member_copies.on_event(me, event)
+            case CopiesFlushed():
+                member_launcher.on_copies_flushed(me)
             case VerdictAnnotated(verdict):
                 member_orders.on_annotated(me, verdict)
             case Tick():
@@ -178,6 +181,11 @@ class Member:
     @property
     def store_port(self) -> int:
         return self._me.workers.store_port
+
+    @property
+    def is_flushing(self) -> bool:
+        """Whether its newest snapshots are being copied before its pod ends."""
+        return self._me.copies.flushing is not None and self._me.end.closed is None
 
     @property
     def closed(self) -> m.Close | None:

@@ -4,14 +4,15 @@ Rules: a plan counts for its round, and a newer one replaces it. The edge answer
 pod keeps, once none of an older round arrives any more. Started waits for that answer, so no copy that it names is
 overwritten before the round has restored one. If a round was formed without this member, its copies of older rounds do
 not count: the training went on without it. And once a round has its choice, only that snapshot counts beside newer
-ones, as in the launcher (snapshot_fence.py). A fetched snapshot counts as the pod's own.
+ones, as in the launcher (snapshot_fence.py). A fetched snapshot counts as the pod's own. After a drain, and before a leaving
+pod ends, its newest snapshots are copied.
 """
 
 from understudy_protocol import membership as m
 from understudy_protocol.enums import RoundToken
 from understudy_protocol.snapshots import KeptSteps, SavedStep
 from understudy_sidecar.membership import member_workers
-from understudy_sidecar.membership.events import CopiesPlanned, CopyFetched, FetchCopy, PlanCopies
+from understudy_sidecar.membership.events import CopiesPlanned, CopyFetched, FetchCopy, FlushCopies, PlanCopies
 from understudy_sidecar.membership.member_state import MemberState
 
 
@@ -64,6 +65,23 @@ def on_fetch(me: MemberState, order: m.FetchCopy) -> None:
     elif order != copies.fetching and me.workers.group_rank is not None:
         copies.fetching = order
         me.do(FetchCopy(order.token, me.workers.group_rank, order.saved, order.holders))
+
+
+def flush(me: MemberState) -> bool:
+    """The workers have ended. Whether snapshots of theirs may have to be copied first: CopiesFlushed follows."""
+    copies, token = me.copies, me.workers.token
+    if copies.plan is None or not copies.plan.holders or copies.token != token:
+        return False
+    if copies.flushing is None:
+        me.do(FlushCopies())
+    copies.flushing = token
+    return True
+
+
+def on_flushed(me: MemberState) -> RoundToken | None:
+    """The round whose snapshots were to be copied; None: no flush was awaited."""
+    token, me.copies.flushing = me.copies.flushing, None
+    return token
 
 
 def _on_planned(me: MemberState, event: CopiesPlanned) -> None:

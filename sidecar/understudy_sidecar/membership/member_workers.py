@@ -50,7 +50,6 @@ def on_message(me: MemberState, message: object, now: float) -> None:
         case l.WorkersDrained(token) if token == workers.token:
             if workers.state is not WorkersState.FINISHED:
                 workers.state = WorkersState.IDLE
-            me.send(m.Drained(token))
         case l.WorkerExited(token, local_rank, exit_code, signal, text, at, traceback) if token == workers.token:
             _on_failure(me, m.WorkerFailed(token, local_rank, exit_code, signal, text, at, traceback), now)
         case l.Stepped(token, step, total, median_s, at, pause_s) if token == workers.token:
