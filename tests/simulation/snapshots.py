@@ -101,13 +101,17 @@ class SimulatedCopies:
         self._rng = random.Random(f"copies-{self._world.seed}-{self._pod.uid}")
         self._token, self._group_rank, self._plan = NO_ROUND, -1, CopyPlan(0)
         self._sending: set[int] = set()  # local ranks
+        self._memory: SimulatedMemory | None = None
         self._arrived_at = 0.0  # when all copies that were sent have arrived
         self._sent: dict[int, SavedStep] = {}  # by local rank: the newest
 
     @property
     def memory(self) -> SimulatedMemory | None:
+        """Of the newest launcher. It outlives the launcher, because the sidecar has its files."""
         launcher = self._pod.launcher
-        return None if launcher is None or not launcher.alive else launcher.memory
+        if launcher is not None and launcher.alive:
+            self._memory = launcher.memory
+        return self._memory
 
     def do(self, effect: e.PlanCopies | e.FetchCopy | e.FlushCopies) -> None:
         match effect:

@@ -128,6 +128,24 @@ def test_two_nodes_that_are_lost_at_once_cost_a_few_steps_with_two_copies() -> N
     assert given.training.groups[given.token].step >= before - 4
 
 
+@pytest.mark.usefixtures("reliable")
+@pytest.mark.parametrize("how", ["SIGTERM", "drain"])
+def test_a_pod_that_leaves_hands_over_its_newest_snapshot(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a copy takes longer than several steps
+    monkeypatch.setattr(snapshots, "COPY_S", (2.0, 2.0))
+    given = job(steps=4000, copies=1)
+    for _ in range(3):
+        given.later(SETTLED_S)
+        victim = next(pod for pod in given.cluster.seated() if pod is not given.coordinator_pod())
+        if how == "SIGTERM":
+            victim.delete()
+        else:
+            given.cluster.drain(victim)
+        given.next_round_steps(60.0)
+        # then no step is lost, although the newest copy was of an older one when it was asked to end
+        assert (given.recovery().tier, given.recovery().lost_steps) == (Tier.PEER, 0)
+
+
 def test_a_copy_that_is_damaged_leads_to_an_older_step_or_to_storage_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -18,7 +18,14 @@ from understudy_protocol.enums import RoundToken
 from understudy_protocol.snapshots import CopyHolder, CopyOwner, CopyPlan, KeptSteps, SavedStep
 from understudy_sidecar.copy_commands import Setup
 from understudy_sidecar.copy_link import CopyLink
-from understudy_sidecar.membership.events import CopiesPlanned, CopyFetched, FetchCopy, PlanCopies
+from understudy_sidecar.membership.events import (
+    CopiesFlushed,
+    CopiesPlanned,
+    CopyFetched,
+    FetchCopy,
+    FlushCopies,
+    PlanCopies,
+)
 from understudy_sidecar.server import Server, SidecarIdentity
 
 KEY, JOB, MAGIC = bytes(range(32)), "job-uid", 0x756E64736E617031
@@ -36,7 +43,7 @@ class CopyingPod:
         self.address = f"127.0.0.1:{self.port}"
         self.memory = SnapshotMemory(1, slot_bytes, 1, copies=1)
         self.slot_bytes = slot_bytes
-        self.events: list[CopiesPlanned | CopyFetched] = []
+        self.events: list[CopiesPlanned | CopyFetched | CopiesFlushed] = []
         self.link = CopyLink(Setup(key.hex(), JOB, self.uid, 1), self.events.append)
         self.server = Server(None, SidecarIdentity(self.uid, self.address, bytes(32)), key, JOB, peers=self.link)
 
@@ -70,7 +77,11 @@ class CopyingPod:
         assert fetched.saved == saved
         return fetched.error
 
-    async def next_event(self) -> CopiesPlanned | CopyFetched:
+    async def flush(self) -> None:
+        self.link.do(FlushCopies())
+        assert await self.next_event() == CopiesFlushed()
+
+    async def next_event(self) -> CopiesPlanned | CopyFetched | CopiesFlushed:
         await until(lambda: bool(self.events), "an answer of the process for copies")
         return self.events.pop(0)
 

@@ -106,6 +106,27 @@ async def test_snapshots_that_are_saved_while_another_one_is_sent_are_skipped_an
 
 
 @pytest.mark.attack("C1", "a pod that changes the copy of a snapshot that it keeps", before="there were no copies")
+async def test_after_a_flush_the_other_pod_has_the_newest_snapshot_whatever_follows() -> None:
+    async with copying_pods(24 << 20) as (owner, keeper, _):
+        await planned(owner, keeper)
+        for step in range(3):
+            # given a snapshot whose copy has hardly begun
+            owner.save(step, state(24 << 20, step), serial=1 + step)
+            await owner.flush()
+            # when the next round closes all connections of this one, then the copy is there
+            assert await keeper.kept_steps(R0, (owner.owner,)) == [x for x in (step - 1, step) if x >= 0]
+        assert await keeper.kept_steps(R1) == [1, 2]
+
+
+async def test_a_flush_ends_if_no_pod_that_keeps_copies_can_be_reached() -> None:
+    async with copying_pods() as (owner, keeper, _):
+        await planned(owner, keeper)
+        await keeper.server.close(0.0)
+        owner.save(7, state(5000))
+        await owner.flush()
+        assert await keeper.kept_steps(R1) == []
+
+
 async def test_each_flipped_bit_of_a_copy_is_found_when_it_is_fetched() -> None:
     size = (1 << 20) + 100
     async with copying_pods() as (owner, keeper, spare):

@@ -8,7 +8,7 @@ from typing import Any
 from tests.unit.sidecar.membership.test_member import R0, R1, WELCOME, DrivenMember, assign, hello, joined, start
 from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
-from understudy_protocol.enums import NO_ROUND, RoundToken, WorkersState
+from understudy_protocol.enums import NO_ROUND, RoundToken, Verdict, WorkersState
 from understudy_protocol.snapshots import (
     CopyHolder,
     CopyOwner,
@@ -169,3 +169,39 @@ def test_a_restarted_sidecar_reports_the_start_again_once_it_knows_its_copies() 
     driven.hear(replace(WELCOME, token=R1))
     driven.hear(m.PlanCopies(R1, PLAN))
     assert to_coordinator(driven.do(e.CopiesPlanned(R1, KEPT))) == [m.Started(R1, SAVED, KEPT)]
+
+
+# The end of a pod
+
+
+def running_with_copies() -> DrivenMember:
+    driven = assigned()
+    driven.do(e.CopiesPlanned(R1, KEPT), e.FromLauncher(l.WorkersStarted(R1, SAVED)))
+    return driven
+
+
+def test_a_drain_is_reported_once_the_newest_snapshots_are_copied() -> None:
+    driven = running_with_copies()
+    assert driven.report(l.WorkersDrained(R1)) == [e.FlushCopies()]
+    assert driven.do(e.CopiesFlushed()) == [e.ToCoordinator(m.Drained(R1))]
+
+
+def test_without_copies_a_drain_is_reported_at_once() -> None:
+    driven = joined()
+    driven.hear(assign(R1))
+    driven.report(l.WorkersStarted(R1, SAVED))
+    assert driven.report(l.WorkersDrained(R1)) == [e.ToCoordinator(m.Drained(R1))]
+
+
+def test_a_pod_that_was_asked_to_end_leaves_once_its_newest_snapshots_are_copied() -> None:
+    driven = running_with_copies()
+    driven.report(l.Terminating(30.0, Verdict.UNKNOWN))
+    assert driven.do(e.LauncherDown()) == [e.FlushCopies()]
+    assert driven.member.is_flushing
+    assert to_coordinator(driven.do(e.CopiesFlushed())) == [m.Gone("its launcher has ended")]
+    assert not driven.member.is_flushing
+
+
+def test_a_pod_whose_launcher_has_crashed_leaves_at_once() -> None:
+    driven = running_with_copies()
+    assert to_coordinator(driven.do(e.LauncherDown())) == [m.Gone("its launcher has ended")]
