@@ -58,6 +58,7 @@ class Join:
     unable_reason: str = ""  # why it can take part in no round, so that its pod must be replaced; "": it can
     saved: Optional[SavedSteps] = None  # of that round, as in Started; None: its workers have not been started
     kept: Optional[tuple[KeptSteps, ...]] = None  # as in Started, or as in CopiesKept; None: not known yet
+    drain_s: Optional[float] = None  # seconds left of a Drain of that round; None: the member got none
 
 
 @dataclass(frozen=True)

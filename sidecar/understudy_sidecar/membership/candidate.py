@@ -5,6 +5,7 @@
     IDLE         a member calls, and the job is closed           IDLE         Close
     IDLE         a member calls, and the coordinator is known    IDLE         Redirect to the coordinator; hangs up
     IDLE         a member calls, and this is no standby          IDLE         Redirect without an address; hangs up
+    any          a member calls that knows a newer list          as it is     Redirect without an address; hangs up
     IDLE         a member calls a standby coordinator            COLLECTING   the caller waits in the candidate pool
     COLLECTING   a majority of the voters waits                  CAMPAIGNING  RequestVote for the next term, to all
     CAMPAIGNING  a majority has granted its votes                ELECTED      AssumeLeadership, with all callers
@@ -13,12 +14,13 @@
     CAMPAIGNING  a newer configuration or epoch is known         IDLE         Redirect: the callers call the next host
     any          the coordinator is known, or the job is closed  IDLE         Redirect or Close to all callers
 
-Rules: a standby coordinator requests no votes before a majority is in its pool, so a member that alone has lost the
-coordinator cannot increase the term (Raft's pre-vote). Members call only after they have lost their coordinator, are in
-one pool at a time, and use the same order (calling.py), so votes rarely split. Each caller decides how long it waits.
-The candidate's own member counts as a caller, wherever it is connected, until it has voted for another candidate. Only
-the operator's appointment begins an epoch: a candidate campaigns only for terms in the epoch of its voter
-configuration.
+Rules: a standby coordinator requests no votes before a majority is in its pool that can vote for it, so a member that
+alone has lost the coordinator, or missed a change of the voter configuration, cannot increase the term (Raft's pre-
+vote): members of a newer term end the term of each coordinator that they join. Members call only after they have lost
+their coordinator, are in one pool at a time, and use the same order (calling.py), so votes rarely split. Each caller
+decides how long it waits. The candidate's own member counts as a caller, wherever it is connected, until it has voted
+for another candidate. Only the operator's appointment begins an epoch: a candidate campaigns only for terms in the
+epoch of its voter configuration.
 """
 
 from dataclasses import dataclass
@@ -134,7 +136,8 @@ class CandidateMachine:
     # Callers --------------------------------------------------------------------------------------------------------
 
     def _on_call(self, link: int, join: m.Join) -> None:
-        if not self._may_campaign() and self._member_info.closed is None and self._member_info.coordinator is None:
+        may_get_its_vote = self._may_campaign() and join.config_version <= self.voter_config.version
+        if not may_get_its_vote and self._member_info.closed is None and self._member_info.coordinator is None:
             self._redirect(link, None)
             return
         self._callers[link] = join

@@ -21,6 +21,7 @@ class FaultHistory:
     limits: BudgetLimits
     evicted: dict[str, str] = field(default_factory=dict)  # pod uid -> why: a pod that joins again gets Evicted again
     drilled: DrilledRound | None = None  # the newest
+    _of_previous_round: tuple[int, float] | None = None  # see `on_previous_round_failed`
     _all: list[CountedFault] = field(default_factory=list)  # by time
     _sent_in_terms: set[Term] = field(default_factory=set)  # terms in which a snapshot had these faults
     _newest: tuple[Term, int] = (NO_TERM, 0)  # of the restored history
@@ -44,6 +45,12 @@ class FaultHistory:
     def has_evicted(self, at: float) -> bool:
         """Whether a member was evicted for the fault of the recovery that began at `at`."""
         return any(fault.at == at and fault.caused_eviction for fault in self._all)
+
+    def on_previous_round_failed(self, round_number: int, at: float) -> None:
+        """A new coordinator counts a failure in the previous one's round, in the recovery that began at `at`. The
+        previous coordinator may have counted it too, and its history may come later.
+        """
+        self._of_previous_round = (round_number, at)
 
     def mark_repeated(self, fault: CountedFault) -> None:
         self._all[self._all.index(fault)] = replace(fault, is_repeated=True)
@@ -82,12 +89,22 @@ class FaultHistory:
             return False
         self._newest = (history.term, history.number)
         self._add(history.counted_faults)
+        self._count_previous_round_once(history)
         if history.drilled is not None and (self.drilled is None or self.drilled.round < history.drilled.round):
             self.drilled = history.drilled
         for uid, reason in history.evicted.items():
             if uid not in self.evicted:
                 self.record_eviction(uid, reason)
         return True
+
+    def _count_previous_round_once(self, history: History) -> None:
+        if self._of_previous_round is None:
+            return
+        round_number, at = self._of_previous_round
+        if any(
+            x.round == round_number + 1 and x.detected_at != at and self.is_counted(x.detected_at) for x in history.open
+        ):
+            self.take_back(at)
 
     def _add(self, counted_faults: Iterable[CountedFault]) -> None:
         merged = {fault.at: fault for fault in (*self._all, *counted_faults)}

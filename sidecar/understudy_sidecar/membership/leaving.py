@@ -4,9 +4,9 @@ Rules: a member on a node with a Faulty verdict saves nothing: its workers have 
 others save if they have all shards of a checkpoint (termination.replicaGroups). Any other leaving member may save, and
 the coordinator drains all other actives: their workers get SIGTERM too and may save for the same time. The next round
 follows when all their workers have ended and the leaving members are gone, or when the grace period, less a margin, is
-over. A leaving spare only becomes ineligible for ranks. A leaving coordinator first transfers its leadership. If a
-leaving member has not yet received the round that followed a worker's failure, it left before that failure (the network
-was slow), and is its cause.
+over. A leaving spare only becomes ineligible for ranks. A leaving coordinator first transfers its leadership. A new
+coordinator continues a drain, of which it learns from the members' Joins. If a leaving member has not yet received the
+round that followed a worker's failure, it left before that failure (the network was slow), and is its cause.
 
 Shards: all members of a replica group hold the same part of a checkpoint. The others can save if each group of the
 member has another active that is connected, not leaving, and not on a faulty node. The shards of a rank in no group
@@ -17,7 +17,7 @@ and so its shards, are not the declared ones.
 from enum import Enum
 
 from understudy_protocol import membership as m
-from understudy_protocol.enums import Fault, Verdict, WorkersState
+from understudy_protocol.enums import Fault, RoundToken, Verdict, WorkersState
 from understudy_sidecar.membership import config_change, faults
 from understudy_sidecar.membership.coordinator_state import CoordinatorState, Draining
 from understudy_sidecar.membership.node_facts import MAX_FINDING_CHARS
@@ -154,23 +154,40 @@ def on_time(state: CoordinatorState, now: float) -> None:
         return
     drained = [x for x in state.roster.active_members() if x.workers is WorkersState.IDLE]
     if drained:
-        text = "it was drained because another pod left, and the workers of all other pods had finished"
+        text = "it was drained for another pod, which had finished or has not ended"
         faults.open_fault(state, Fault.POD, faults.cause_of(state, drained[0], None, text), now)
 
 
 def drain(state: CoordinatorState, grace_s: float, now: float) -> None:
     """Drain all actives that do not leave: their workers may save for this time, less a margin."""
-    save_s = max(0.0, grace_s - min(MARGIN_S, MARGIN_FRACTION * grace_s))
+    _drain_until(state, state.round.token, now + _save_s(grace_s), now)
+
+
+def continue_drain(state: CoordinatorState, token: RoundToken, now: float) -> None:
+    """A new coordinator: a member of this round was asked to end, or the previous coordinator drained its members."""
+    active, leaving_until, most_s = state.roster.active_members(), state.roster.leaving, state.shape.grace_s
+    until = [now + _save_s(leaving_until[x.uid] - now) for x in active if x.uid in leaving_until]
+    until += [x.joined_at + min(max(0.0, x.join.drain_s), most_s) for x in active if x.join.drain_s is not None]
+    if until:
+        _drain_until(state, token, min(until), now)
+
+
+def _save_s(grace_s: float) -> float:
+    return max(0.0, grace_s - min(MARGIN_S, MARGIN_FRACTION * grace_s))
+
+
+def _drain_until(state: CoordinatorState, token: RoundToken, until: float, now: float) -> None:
     others = [
         x
         for x in state.roster.active_members()
         if x.uid not in state.roster.leaving and x.workers in _AT_WORK and x.link is not None
     ]
     if state.draining is None:
-        state.draining = Draining(state.round.token, now + save_s, {x.uid for x in others})
+        state.draining = Draining(token, until, {x.uid for x in others})
     else:
-        state.draining.shorten(now + save_s)
-    state.broadcast([x.link for x in others if x.link is not None], m.Drain(state.round.token, save_s))
+        state.draining.shorten(until)
+    save_s = max(0.0, until - now)
+    state.broadcast([x.link for x in others if x.link is not None], m.Drain(token, save_s))
     state.log(f"drains {len(others)} members, which have {save_s:.0f} s to save")
 
 

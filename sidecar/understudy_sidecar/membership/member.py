@@ -129,10 +129,8 @@ class Member:
                 member_link.on_called_by(me, ip)
             case LeaveRequested() | Unfit() | ClosedByOperator():
                 member_end.on_event(me, event, now)
-            case CopiesPlanned() | CopyFetched():
-                member_copies.on_event(me, event)
-            case CopiesFlushed():
-                member_launcher.on_copies_flushed(me)
+            case CopiesPlanned() | CopyFetched() | CopiesFlushed():
+                self._on_copies(event)
             case VerdictAnnotated(verdict):
                 member_orders.on_annotated(me, verdict)
             case Tick():
@@ -143,6 +141,12 @@ class Member:
         member_link.on_time(me, now)
         member_workers.fence(me, now)
         return me.take_effects()
+
+    def _on_copies(self, event: CopiesPlanned | CopyFetched | CopiesFlushed) -> None:
+        if isinstance(event, CopiesFlushed):
+            member_launcher.on_copies_flushed(self._me)
+        else:
+            member_copies.on_event(self._me, event)
 
     def deadline(self) -> float | None:
         """The next time at which a timeout or the fence expires, or the sidecar ends; None if there is none."""

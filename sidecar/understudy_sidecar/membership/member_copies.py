@@ -4,8 +4,8 @@ Rules: a plan counts for its round, and a newer one replaces it. The edge answer
 pod keeps, once none of an older round arrives any more. Started waits for that answer, so no copy that it names is
 overwritten before the round has restored one. If a round was formed without this member, its copies of older rounds do
 not count: the training went on without it. And once a round has its choice, only that snapshot counts beside newer
-ones, as in the launcher (snapshot_fence.py). A fetched snapshot counts as the pod's own. After a drain, and before a pod that
-leaves ends, its newest snapshots are copied.
+ones, as in the launcher (snapshot_fence.py). A fetched snapshot counts as the pod's own. After a drain, and before a
+leaving pod ends, its newest snapshots are copied.
 """
 
 from understudy_protocol import membership as m

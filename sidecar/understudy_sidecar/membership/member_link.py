@@ -128,6 +128,7 @@ def keep_link(me: MemberState) -> None:
 def send_join(me: MemberState, now: float) -> None:
     identity, hard_state, link, end = me.identity, me.voter.hard_state, me.link, me.end
     leaving = end.leaving and replace(end.leaving, grace_s=max(0.0, end.leaving_until - now))
+    drained_until = me.workers.drained_until
     link.joined_situation, link.joined_term = _situation(me), hard_state.term
     me.answer(
         m.Join(
@@ -156,6 +157,7 @@ def send_join(me: MemberState, now: float) -> None:
             me.unable_reason,
             me.workers.saved,
             _kept(me),
+            None if drained_until is None else max(0.0, drained_until - now),
         )
     )
 

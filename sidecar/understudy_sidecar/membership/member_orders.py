@@ -101,7 +101,7 @@ def _on_order(me: MemberState, message: object, now: float) -> None:
         case m.Drain() | m.WriteStacks() | m.BreakWorker() | m.FetchCopy() | m.Restore() if member_workers.has_ranks(
             me, message.token
         ):
-            _on_round_order(me, message)
+            _on_round_order(me, message, now)
         case m.NodeVerdict() as verdict:
             _keep_verdict(me, verdict)
             me.log(f"node health verdict: {_describe(verdict)}")
@@ -127,11 +127,11 @@ def _on_assignment(me: MemberState, message: m.Assign | m.PlanCopies) -> None:
 
 
 def _on_round_order(
-    me: MemberState, message: m.Drain | m.WriteStacks | m.BreakWorker | m.FetchCopy | m.Restore
+    me: MemberState, message: m.Drain | m.WriteStacks | m.BreakWorker | m.FetchCopy | m.Restore, now: float
 ) -> None:
     match message:
-        case m.Drain(token, grace_s):
-            me.order(l.DrainWorkers(token, grace_s))
+        case m.Drain():
+            member_workers.on_drain(me, message, now)
         case m.WriteStacks(token):
             me.order(l.WriteStacks(token))
         case m.FetchCopy():

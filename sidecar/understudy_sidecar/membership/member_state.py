@@ -70,6 +70,7 @@ class Workers:
     saved: SavedSteps | None = None  # the snapshots of this pod for its round, and the coordinator's choice
     fetched: SavedStep | None = None  # a snapshot that a copy was fetched of, for this round
     hang_is_reported: bool = False
+    drained_until: float | None = None  # they have time to save until then, after a Drain; None: the round got none
     replicas: dict[int, m.Replicas] = field(default_factory=dict)  # the newest report of each rank that ran here
     fork_fallback_reason: str = ""  # why workers are not forked, as the launcher reports
 

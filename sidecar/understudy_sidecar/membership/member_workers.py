@@ -111,11 +111,17 @@ def on_assign(me: MemberState, assign: m.Assign) -> None:
         workers.token, workers.group_rank, workers.saved = assign.token, assign.group_rank, None
         workers.fetched = None
         workers.group_world_size, workers.state, workers.failure = assign.group_world_size, WorkersState.STARTING, None
+        workers.drained_until = None
         if assign.agent_store and assign.group_rank == 0:
             workers.store_port = 0  # a store is used for one round
         me.order(_start(assign))
         me.log(f"round {assign.token}: group rank {assign.group_rank} ({assign.reason})")
     me.answer(m.Ack(assign.token))
+
+
+def on_drain(me: MemberState, drain: m.Drain, now: float) -> None:
+    me.workers.drained_until = now + drain.grace_s
+    me.order(l.DrainWorkers(drain.token, drain.grace_s))
 
 
 def on_restore(me: MemberState, restore: m.Restore) -> None:

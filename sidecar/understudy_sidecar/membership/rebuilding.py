@@ -19,6 +19,7 @@ from understudy_sidecar.membership import (
     escalation,
     faults,
     joining,
+    leaving,
     restoring,
     round_progress,
     worker_faults,
@@ -55,31 +56,33 @@ def rebuild(state: CoordinatorState, now: float) -> None:
     state.notify_observers()
     if previous.is_training:
         _adopt(state, now)
+        leaving.continue_drain(state, previous.token, now)
         return
     state.round.interrupt((x.uid for x in state.roster.members.values() if x.join.disconnected_s is None), now)
+    leaving.continue_drain(state, previous.token, now)
     if not previous.is_complete:
         _replace_missing(state, previous, now)
         return
     if _continues_recovery(state, now):
         return
-    stopped = next((x for x in previous.members.values() if x.workers is WorkersState.IDLE), None)
-    if stopped is not None:  # by its fence, or drained: no worker's fault, though its peers' workers failed then
-        text = "its workers were stopped while the job had no coordinator"
-        faults.open_fault(
-            state, Fault.POD, faults.cause_of(state, stopped, None, text), now, at=_disconnected_at(state, now)
-        )
-        return
-    leaving = next((x for x in previous.members.values() if x.uid in state.roster.leaving), None)
-    if leaving is not None:  # the failures of its peers' workers are a consequence
-        text = "its pod was asked to end while the job had no coordinator"
-        faults.open_fault(
-            state, Fault.POD, faults.cause_of(state, leaving, None, text), now, at=_disconnected_at(state, now)
-        )
-        return
+    members = previous.members.values()
+    leaver = next((x for x in members if x.uid in state.roster.leaving), None)
+    drained = next((x for x in members if x.join.drain_s is not None), None)
+    stopped = next((x for x in members if x.workers is WorkersState.IDLE), None)
+    for cause_of_all, text in (
+        (leaver, "its pod was asked to end while the job had no coordinator"),
+        (drained, "its workers were drained when the job lost its coordinator"),
+        (stopped, "its workers were stopped while the job had no coordinator"),  # by its fence
+    ):
+        if cause_of_all is not None:  # the failures of its peers' workers are a consequence
+            cause = faults.cause_of(state, cause_of_all, None, text)
+            faults.open_fault(state, Fault.POD, cause, now, at=_disconnected_at(state, now))
+            return
     member = next(x for x in previous.members.values() if x.workers is WorkersState.FAILED)
     failure = member.failure or member.join.failure
     text = failure.message if failure else "its workers ended while the job had no coordinator"
     cause = faults.cause_of(state, member, failure, text)
+    state.fault_history.on_previous_round_failed(previous.token.round, now)
     worker_faults.open_worker_fault(state, Fault.PROCESS, member, cause, now, keep_reason=escalation.UNCERTAIN)
 
 

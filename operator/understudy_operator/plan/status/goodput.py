@@ -38,7 +38,7 @@ from understudy_operator.plan.facts.status import (
 from understudy_operator.plan.times.rfc3339 import micro_time, parse_time
 from understudy_protocol.enums import Fault, Strategy
 from understudy_protocol.goodput import LOST, STEPPING, Part
-from understudy_protocol.observer import Recovery
+from understudy_protocol.observer import Recovery, StepProgress
 
 #: Entries of what was lost, by fault and node. Beyond this, an entry has no node.
 MAX_LOST = 32
@@ -117,8 +117,11 @@ class _Facts:
         before, self.snapshot = observed.job.status, observed.snapshot
         self.status, self.before = status, before
         progress = None if self.snapshot is None else self.snapshot.progress
+        if progress is not None:
+            progress = StepProgress(progress.step, progress.total, _as_in_status(progress.at))
         self.progress = progress
-        self.stepping_since = None if self.snapshot is None else self.snapshot.stepping_since
+        since_step = None if self.snapshot is None else self.snapshot.stepping_since
+        self.stepping_since = None if since_step is None else _as_in_status(since_step)
         recorded = [] if before.progress is None or before.progress.at is None else [parse_time(before.progress.at)]
         self.recorded_step_at = max(recorded, default=None)
         steps = [x.step for x in (before.progress, progress) if x is not None]
@@ -189,6 +192,11 @@ class _Facts:
             steps = [at for at in (self.stepping_since, self.progress.at) if at is not None and at > detected_at]
             ends = ends or [min(steps, default=-1.0)]
         return max((at for at in ends if at >= detected_at), default=None)
+
+
+def _as_in_status(at: float) -> float:
+    """To the microsecond, as times of faults: a step may come in the same moment as the fault."""
+    return parse_time(micro_time(at))
 
 
 _STRATEGIES = {strategy.value for strategy in Strategy}

@@ -117,6 +117,7 @@ class DrivenCoordinator:
         unable_reason: str = "",
         saved: SavedSteps | None = None,
         kept: tuple[KeptSteps, ...] | None = (),
+        drain_s: float | None = None,
     ) -> None:
         number = len(self._names) + 1
         self._links[name], self._names[number] = number, name
@@ -126,9 +127,8 @@ class DrivenCoordinator:
         role = (f"uid-{name}", name, at, ip, index, token, group_rank, workers, 4000)
         known = m.Join(*role, term, leaving=leaving, group_world_size=group_world_size, history=history)
         join = replace(known, verdict=verdict, warm=warm, stepped=stepped, disconnected_s=disconnected_s)
-        join = replace(
-            join, disconnected_silently=disconnected_silently, unable_reason=unable_reason, saved=saved, kept=kept
-        )
+        join = replace(join, disconnected_silently=disconnected_silently, unable_reason=unable_reason, saved=saved)
+        join = replace(join, kept=kept, drain_s=drain_s)
         self.do(Received(number, join))
 
     def receive(self, name: str, message: Any) -> None:

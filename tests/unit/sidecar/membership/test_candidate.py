@@ -16,6 +16,7 @@ AGAIN_S = 0.1
 
 E1, E2 = ConfigVersion(1, 1, 1), ConfigVersion(1, 1, 2)
 O1, O2, O3 = Term(1, 1), Term(1, 2), Term(1, 3)
+NOBODY = m.StandbyCoordinator("", "")
 ELSEWHERE = m.StandbyCoordinator("uid-other", "10.0.0.9")
 CLOSED = m.Close(CloseReason.SUCCEEDED, "done")
 
@@ -38,10 +39,10 @@ class CandidatePool:
         effects = self.machine.handle(event, self.known, self.now)
         return [x for x in effects if not isinstance(x, e.Log)]
 
-    def call(self, *names: str, term: Term = O1) -> list[e.CandidateEffect]:
+    def call(self, *names: str, term: Term = O1, config: ConfigVersion = E1) -> list[e.CandidateEffect]:
         effects = []
         for name in names:
-            join = m.Join(name, name, "n", "ip", None, NO_ROUND, None, WorkersState.IDLE, 1, term, E1)
+            join = m.Join(name, name, "n", "ip", None, NO_ROUND, None, WorkersState.IDLE, 1, term, config)
             effects += self.do(e.JoinReceived(self.links[name], join))
         return effects
 
@@ -97,6 +98,15 @@ def test_no_vote_is_requested_before_a_majority_is_connected() -> None:
     pool = CandidatePool()
     assert pool.call("b") == []
     assert pool.vote_requests(pool.call("c")) == {2: O2, 3: O2}  # with its own member they are three of five
+
+
+def test_members_that_know_a_newer_voter_configuration_do_not_count_and_call_another_sidecar() -> None:
+    """Found by the simulation (seed 796294): candidates with an older one increased the term, and nobody could lead."""
+    pool = CandidatePool()
+    assert pool.call("b", "c", config=E2) == [*sent_away(NOBODY, 2), *sent_away(NOBODY, 3)]
+    assert pool.machine.state is State.IDLE
+    assert pool.voter.hard_state.term == O1
+    assert pool.vote_requests(pool.call("d", "e")) == {4: O2, 5: O2}
 
 
 def test_a_member_that_is_no_voter_does_not_count() -> None:

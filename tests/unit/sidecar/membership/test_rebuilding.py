@@ -16,7 +16,7 @@ from understudy_protocol.enums import (
     WorkersState,
 )
 from understudy_protocol.observer import Cause, Recovery
-from understudy_protocol.recovery import History
+from understudy_protocol.recovery import CountedFault, History
 from understudy_sidecar.membership.events import Tick
 from understudy_sidecar.membership.round_state import Phase
 
@@ -120,6 +120,81 @@ def test_a_member_that_was_asked_to_leave_in_the_meantime_is_the_cause_of_failur
     driven.join("active-1", ROUND, 1, WorkersState.FAILED)
     recovery = driven.recovery()
     assert (recovery.fault, recovery.cause.pod) == (Fault.POD, "active-0")
+
+
+def test_a_failure_that_the_previous_coordinator_had_counted_is_counted_once() -> None:
+    """Found by the simulation (seed 785915): that coordinator hung, and joined its successor with its history."""
+    # given a worker's failure, which an appointed coordinator finds in its member's Join
+    driven = successor(1)
+    driven.join("active-0", ROUND, 0, WorkersState.FAILED)
+    assert len(driven.coordinator.state.fault_history.in_window(driven.now)) == 1
+    # when the previous coordinator joins, which had counted this failure, and formed no round
+    counted = CountedFault(START - 9.0, "uid-active-0", 0)
+    cause = Cause(0, "active-0", "node-of-active-0", None, "SIGKILL", "killed by SIGKILL")
+    entry = Recovery(4, Fault.PROCESS, None, cause, START - 9.0, None, "restart 1 of 2 within 1 h")
+    driven.join("spare-0", history=History(Term(1, 1), 1, (counted,), {}, (entry,), 0))
+    # then its count stays
+    assert driven.coordinator.state.fault_history.in_window(driven.now) == [counted]
+
+
+# A drain that began before
+
+
+def test_a_member_that_was_asked_to_end_before_the_round_continues_drains_the_others() -> None:
+    driven = successor(3)
+    driven.join("active-0", ROUND, 0, RUNNING, leaving=m.Leaving("the trainer container got SIGTERM", 30.0))
+    driven.join("active-1", ROUND, 1, RUNNING)
+    driven.join("active-2", ROUND, 2, RUNNING)
+    assert driven.coordinator.phase is Phase.RUNNING
+    assert driven.take("active-1", m.Drain) == [m.Drain(ROUND, 28.0)]
+    assert driven.take("active-2", m.Drain) == [m.Drain(ROUND, 28.0)]
+    assert driven.take("active-0", m.Drain) == []
+
+
+def test_a_drain_continues_with_the_time_that_is_left() -> None:
+    """Found by the simulation (seed 721360): the workers that still saved got SIGKILL, and a restart was charged."""
+    # given a drain by the previous coordinator, which no member of this one began
+    driven = successor(3)
+    driven.join("spare-0")
+    driven.join("active-0", ROUND, 0, RUNNING, drain_s=20.0)
+    driven.join("active-1", ROUND, 1, RUNNING, drain_s=20.0)
+    driven.join("active-2", ROUND, 2, RUNNING, drain_s=20.0)
+    assert driven.take("active-2", m.Drain) == [m.Drain(ROUND, 20.0)]
+    # when the workers of one member have ended, and it connects again
+    driven.join("active-1", ROUND, 1, WorkersState.IDLE, drain_s=19.0)
+    # then the round waits for the others, and no worker failed
+    assert driven.assigned() == {}
+    for name in ("active-0", "active-2"):
+        driven.receive(name, m.Drained(ROUND))
+    assert driven.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2}
+    recovery = driven.recovery()
+    assert (recovery.fault, driven.coordinator.state.fault_history.in_window(driven.now)) == (Fault.POD, [])
+    assert recovery.cause.message == "it was drained for another pod, which had finished or has not ended"
+
+
+def test_members_whose_workers_had_saved_when_the_coordinator_was_lost_wait_for_the_others() -> None:
+    driven = successor(3)
+    driven.join("active-0", ROUND, 0, WorkersState.IDLE, drain_s=20.0)
+    driven.join("active-1", ROUND, 1, WorkersState.FAILED, drain_s=20.0)
+    driven.join("active-2", ROUND, 2, RUNNING, drain_s=20.0)
+    assert driven.assigned() == {}
+    recovery = driven.recovery()
+    assert (recovery.fault, recovery.cause.message) == (
+        Fault.POD,
+        "its workers were drained when the job lost its coordinator",
+    )
+    driven.receive("active-2", m.Drained(ROUND))
+    assert driven.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2}
+
+
+def test_a_drain_that_continues_ends_with_its_time() -> None:
+    driven = successor(2)
+    driven.join("active-0", ROUND, 0, WorkersState.IDLE, drain_s=20.0)
+    driven.join("active-1", ROUND, 1, RUNNING, drain_s=20.0)
+    driven.later(19.0, "active-0", "active-1")
+    assert driven.assigned() == {}
+    driven.later(1.1, "active-0", "active-1")
+    assert driven.assigned() == {"active-0": 0, "active-1": 1}
 
 
 def test_a_failure_before_the_round_continues_is_followed_by_a_new_round() -> None:

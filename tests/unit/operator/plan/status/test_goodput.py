@@ -127,6 +127,16 @@ def test_a_pause_is_split_at_the_detection_of_the_fault():
     assert (account.goodput.part, account.since) == (Part.PRODUCTIVE, 177.0)
 
 
+def test_a_step_that_is_reported_together_with_the_fault_is_the_last_one_before_it():
+    """Found by the simulation (seed 720541): status has microseconds, and the coordinator's times are more exact."""
+    # given a fault at the time of the newest step, which rounds to an earlier microsecond
+    at = 172.0000004
+    account = training().reconcile(172.5, trains(112, at, recoveries=[fault(at)], members=BROKEN))
+    # then the time until then was productive, while the pause lasts
+    assert (account.goodput.part, account.since) == (Part.RESTART, 172.0)
+    assert account.seconds == {"starting": 60.0, "productive": 112.0}
+
+
 def test_what_a_fault_has_cost_is_the_time_of_all_ranks():
     account = training().reconcile(172.5, trains(110, 170.0, recoveries=[fault(172.0)], members=BROKEN))
     account.reconcile(177.5, trains(111, 177.0, since=177.0, recoveries=[fault(172.0, 177.0, lost_steps=0)]))
