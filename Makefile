@@ -83,13 +83,17 @@ ui:  ## the dashboard in a real Chromium, against a fake API server
 	$(PY) -m tests.cluster chromium
 	$(PYTEST) tests/ui
 
-pictures:  ## pictures of the dashboard for the documentation, into docs/images
+pictures:  ## pictures of a terminal and of the dashboard for the documentation, of a real local run, into docs/images
 	$(PY) -m tests.cluster chromium
 	$(PY) -m tests.ui.pictures
 
 torchrun:  ## real torchrun processes, as members of a job whose sidecars the tests play
 	$(PY) -m tests.cluster torch
 	$(PYTEST) -n 2 -m "not nightly" tests/torchrun
+
+twelve-faults:  ## what `why` says about twelve faults, in real local runs: the table in docs/how-to/troubleshooting.md
+	$(PY) -m tests.cluster torch
+	$(PY) -m tests.torchrun.twelve_faults
 
 rollout:  ## examples/rl: real processes, torch and gloo, weight updates that fail
 	$(PY) -m tests.cluster torch

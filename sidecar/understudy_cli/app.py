@@ -18,11 +18,11 @@ from understudy_cli.api import Api
 from understudy_cli.cluster import PODS, Cluster
 from understudy_cli.credentials import find_access
 from understudy_cli.diagnosis import examine
-from understudy_cli.facts import Job, Pod
-from understudy_cli.failures import CommandFailed, ExitCode, NotFound, NotPossible, WrongCall
+from understudy_cli.facts import Job, Pod, Recovery
+from understudy_cli.failures import CommandFailed, ExitCode, NoAnswer, NotFound, NotPossible, WrongCall
 from understudy_cli.live import job_frames, tree_frames, wait_for_drain, wait_for_drill
 from understudy_cli.log_lines import Wanted
-from understudy_cli.pod_logs import FollowedLogs, Line, pods_to_read, read_lines
+from understudy_cli.pod_logs import BEFORE_FAULT_S, MOST_PODS, FollowedLogs, Line, lines_since, pods_to_read, read_lines
 from understudy_cli.printing import (
     DEFAULT_PORT,
     DEFAULT_TAIL,
@@ -48,6 +48,7 @@ from understudy_cli.reading import read_job, read_node, read_pod, read_pool
 from understudy_cli.render import Output
 from understudy_cli.views import causes, checks, drains, drills, goodput, jobs, nodes, spares, timeline
 from understudy_cli.views.drill_schedule import schedule_manifests
+from understudy_cli.views.suspects import Logs, Source
 from understudy_protocol import enums
 from understudy_protocol import pod as names
 
@@ -201,7 +202,10 @@ def why(
     """
     cluster = connect(kubeconfig, context, namespace)
     found = cluster.job(job)
-    shown = causes.why(found, cluster.recoveries_of(found), time.time(), last, program())
+    recoveries = cluster.recoveries_of(found)
+    shown = causes.why(
+        found, recoveries, time.time(), last, program(), lambda fault: _logs_around(cluster, found, fault)
+    )
     show(shown, output, lambda: render.why(shown))
 
 
@@ -221,6 +225,19 @@ def show_timeline(
     found = cluster.job(job)
     entries = timeline.timeline(found, cluster.recoveries_of(found), cluster.events_of(found))
     show({"entries": entries}, output, lambda: render.timeline(entries))
+
+
+def _logs_around(cluster: Cluster, job: Job, fault: Recovery) -> Logs:
+    """Empty if the account may not read them, or the job has too many pods."""
+    pods = [read_pod(raw) for raw in cluster.pods_of(job)]
+    if len(pods) > MOST_PODS or fault.detected_at is None:
+        return {}
+    try:
+        by_pod = lines_since(cluster.api, pods, fault.detected_at - BEFORE_FAULT_S)
+    except NoAnswer as error:
+        remark(f"the logs of the pods are not readable, so the first failure is that of status: {error}")
+        return {}
+    return {Source(pod.name, pod.node): by_pod[pod.name] for pod in pods if pod.name in by_pod}
 
 
 # goodput --------------------------------------------------------------------------------------------------------------
@@ -323,7 +340,7 @@ def stacks(
     by_pod: dict[str, list[str]] = {}
     for line in lines:
         by_pod.setdefault(line.pod, []).append(line.text)
-    show_stacks(by_pod, rank, output)
+    show_stacks(by_pod, rank, output, "faults.hang is set")
 
 
 # spares, nodes, doctor ------------------------------------------------------------------------------------------------

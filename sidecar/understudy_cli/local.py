@@ -17,7 +17,7 @@ from rich.console import RenderableType
 from typer.core import TyperGroup
 
 from understudy_cli import fields, render
-from understudy_cli.facts import Event, Fleet, Job, Pod
+from understudy_cli.facts import Event, Fleet, Job, Pod, Recovery
 from understudy_cli.failures import NoAnswer, NotFound, WrongCall
 from understudy_cli.log_lines import LogFilter, Wanted
 from understudy_cli.printing import (
@@ -41,10 +41,11 @@ from understudy_cli.printing import (
     show,
     show_stacks,
 )
-from understudy_cli.reading import read_event, read_job, read_pod, recoveries_of
+from understudy_cli.reading import read_event, read_job, read_pod, read_recovery, recoveries_of
 from understudy_cli.render import Output
 from understudy_cli.untrusted import log_line
 from understudy_cli.views import causes, goodput, jobs, timeline
+from understudy_cli.views.suspects import Logs, Source
 
 T = TypeVar("T")
 POLL_S = 0.25
@@ -117,6 +118,20 @@ def run(
             "--snapshot-copies", metavar="N", help="Other members that keep a copy of each snapshot. Default: 1."
         ),
     ] = None,
+    step_timeout: Annotated[
+        int,
+        typer.Option(
+            "--step-timeout",
+            metavar="SECONDS",
+            help="A worker that calls step() and then not again for so long hangs. Default: 0, never.",
+        ),
+    ] = 0,
+    start_timeout: Annotated[
+        int,
+        typer.Option(
+            "--start-timeout", metavar="SECONDS", help="A round without a step for so long hangs. Default: 0, never."
+        ),
+    ] = 0,
     preload: Annotated[
         str | None,
         typer.Option("--preload", metavar="A,B", help="Modules that workers share (docs/how-to/workers.md)."),
@@ -150,6 +165,8 @@ def run(
             snapshot_bytes=snapshot_bytes_of(snapshots),
             snapshot_every=snapshot_every,
             snapshot_copies=snapshot_copies,
+            step_timeout_s=step_timeout,
+            start_timeout_s=start_timeout,
         )
         return runs.run(checked(options))
 
@@ -195,7 +212,7 @@ def why(
 ) -> None:
     """Explain the newest fault of a run."""
     seen = _read(name)
-    shown = causes.why(seen.job, recoveries_of(seen.job, ()), time.time(), last, PROGRAM)
+    shown = causes.why(seen.job, seen.recoveries, time.time(), last, PROGRAM, lambda _: _logs(name))
     show(shown, output, lambda: render.why(shown))
 
 
@@ -203,7 +220,7 @@ def why(
 def show_timeline(name: Run = "", output: Format = Output.TABLE) -> None:
     """List the history of a run."""
     seen = _read(name)
-    entries = timeline.timeline(seen.job, recoveries_of(seen.job, ()), seen.events)
+    entries = timeline.timeline(seen.job, seen.recoveries, seen.events)
     show({"entries": entries}, output, lambda: render.timeline(entries))
 
 
@@ -251,8 +268,8 @@ def stacks(
 ) -> None:
     """Show the Python stacks of the newest hang."""
     folder = _asked(lambda: _folder(name))
-    paths = sorted(folder.logs.glob("*.log"))
-    show_stacks({path.stem: _Tail(path, Wanted()).newest(-1) for path in paths}, rank, output)
+    logs_of = {source.node: lines for source, lines in _logs(folder.name).items()}
+    show_stacks(logs_of, rank, output, "--step-timeout is set")
 
 
 @local.command("dashboard", epilog="Example: understudy local dashboard")
@@ -269,6 +286,7 @@ class _Seen:
     job: Job
     pods: tuple[Pod, ...]
     events: tuple[Event, ...]
+    recoveries: tuple[Recovery, ...]  # the oldest first
 
 
 class _Tail:
@@ -321,6 +339,11 @@ def _folder(name: str) -> Any:
     return run_folder.newest(name)
 
 
+def _logs(name: str) -> Logs:
+    paths = sorted(_asked(lambda: _folder(name)).logs.glob("*.log"))
+    return {Source("", path.stem): _Tail(path, Wanted()).newest(-1) for path in paths}
+
+
 def _is_active(name: str) -> bool:
     from understudy_local import run_folder
 
@@ -340,11 +363,12 @@ def _read(name: str) -> _Seen:
             raise NotFound(f"run {folder.name} was killed, so only its logs are kept: {PROGRAM} logs {folder.name}")
     pods = tuple(map(read_pod, fields.entries(found, "pods")))
     events = tuple(map(read_event, fields.entries(found, "events")))
-    return _Seen(read_job(fields.table(found, "job")), pods, events)
+    job, objects = read_job(fields.table(found, "job")), map(read_recovery, fields.entries(found, "recoveries"))
+    return _Seen(job, pods, events, recoveries_of(job, objects))
 
 
 def _tree(seen: _Seen, now: float) -> jobs.JobTree:
-    return jobs.job_tree(seen.job, seen.pods, recoveries_of(seen.job, ()), now, None)
+    return jobs.job_tree(seen.job, seen.pods, seen.recoveries, now, None)
 
 
 def _draw(seen: _Seen, now: float, *, wide: bool) -> RenderableType:
@@ -370,5 +394,5 @@ def _fleets(name: str) -> Iterator[Fleet]:
     shown = None
     for seen in _followed(name):
         if seen != shown:
-            yield Fleet((seen.job,), seen.pods, events=seen.events)
+            yield Fleet((seen.job,), seen.pods, seen.recoveries, events=seen.events)
         shown = seen

@@ -17,6 +17,8 @@ _DUMP = re.compile(
 )
 #: Lines of faulthandler.
 _STACK = re.compile(r'(?:Current thread|Thread) 0x[0-9a-fA-F]+|  File "|  \.\.\.|  <')
+#: Frames of the fork server, below the script. The path of a pod's folder would make equal stacks differ in local mode.
+_BELOW_SCRIPT = "/understudy_zygote/"
 _THREAD_ID = re.compile(r"(thread|Thread) 0x[0-9a-fA-F]+")
 STACK_LINES = 2_000
 
@@ -69,6 +71,7 @@ class Dump:
 
 @dataclass
 class _Collected:
+    rank: int
     round: int
     since: str
     lines: list[str] = field(default_factory=list)
@@ -76,20 +79,56 @@ class _Collected:
 
 def newest_dumps(lines: Iterable[str]) -> dict[int, Dump]:
     """The newest stacks of each rank in the log of one container, without the ranks that wrote none."""
-    found: dict[int, _Collected] = {}
+    return {dump.rank: dump for dump in dumps(lines)}
+
+
+def dumps(lines: Iterable[str], round_number: int | None = None) -> tuple[Dump, ...]:
+    """The stacks in the log of one container, of this round or of any, in their order."""
+    found: list[_Collected] = []
+    open_dumps: dict[int, _Collected] = {}  # by rank
     for line in lines:
         dump = _DUMP.match(line)
         if dump is not None:
-            found[int(dump[2])] = _Collected(int(dump[1]), dump[3])
+            collected = open_dumps[int(dump[2])] = _Collected(int(dump[2]), int(dump[1]), dump[3])
+            found.append(collected)
             continue
         prefix = _RANK.match(line)
-        collected = None if prefix is None else found.get(int(prefix[1]))
-        if prefix is None or collected is None or len(collected.lines) >= STACK_LINES:
+        of_rank = None if prefix is None else open_dumps.get(int(prefix[1]))
+        if prefix is None or of_rank is None or len(of_rank.lines) >= STACK_LINES:
             continue
         text = line[prefix.end() :]
-        if _STACK.match(text):
-            collected.lines.append(text)
-    return {rank: Dump(rank, x.round, x.since, tuple(x.lines)) for rank, x in found.items() if x.lines}
+        if _STACK.match(text) and _BELOW_SCRIPT not in text:
+            of_rank.lines.append(text)
+    wanted = (x for x in found if x.lines and round_number in (None, x.round))
+    return tuple(Dump(x.rank, x.round, x.since, tuple(x.lines)) for x in wanted)
+
+
+@dataclass(frozen=True)
+class RoundLines:
+    """The lines that workers wrote in one round, as (rank, text), and the ranks that the container had then."""
+
+    ranks: range
+    lines: tuple[tuple[int, str], ...]
+
+    @classmethod
+    def read(cls, lines: Iterable[str], round_number: int | None) -> "RoundLines":
+        """round_number: None for the newest. Lines before the first round of a log that was cut belong to this one."""
+        ranks, found = range(0), list[tuple[int, str]]()
+        is_wanted = True
+        for line in lines:
+            started = _ROUND.match(line)
+            if started is not None:
+                number, of_round = int(started[1]), range(int(started[2]), int(started[3]) + 1)
+                if round_number is not None and number > round_number:
+                    return cls(ranks or of_round, tuple(found))
+                is_wanted = round_number in (None, number)
+                if is_wanted:
+                    ranks, found = of_round, []
+                continue
+            prefix = _RANK.match(line)
+            if is_wanted and prefix is not None:
+                found.append((int(prefix[1]), line[prefix.end() :]))
+        return cls(ranks, tuple(found))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from understudy_cli.api import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, Api, collection
 from understudy_cli.facts import Pod
@@ -24,6 +25,10 @@ READERS = 8
 MOST_PODS = 100
 TAKE_S = 0.1
 RECONNECT_S = 1.0
+#: Workers write stacks and tracebacks seconds before the fault is detected. Clocks of nodes may differ.
+BEFORE_FAULT_S = 60.0
+#: Of a log around a fault: stacks of all workers of a pod, and the lines beside them.
+LIMIT_BYTES = "1048576"
 #: Lines that are kept in memory until all logs were read.
 MOST_LINES = 200_000
 
@@ -67,6 +72,26 @@ def read_lines(api: Api, pods: Sequence[Pod], wanted: Wanted, tail: int) -> tupl
     found = [result for result in results if not isinstance(result, NoAnswer)]
     lines = sorted(line for some, _ in found for line in some)
     return lines if tail < 0 else lines[len(lines) - min(tail, len(lines)) :], any(has for _, has in found)
+
+
+def lines_since(api: Api, pods: Sequence[Pod], since: float) -> dict[str, list[str]]:
+    """By pod: at most LIMIT_BYTES of its log from this time on. Raises NoAnswer if no log could be read."""
+    query = {"sinceTime": datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), "limitBytes": LIMIT_BYTES}
+
+    def read(pod: Pod) -> list[str] | NoAnswer:
+        try:
+            return [line.text for line in _lines(api, pod, query, follow=False)]
+        except NoAnswer as error:
+            return error
+
+    started = [pod for pod in pods if pod.node and pod.trainer]
+    with ThreadPoolExecutor(READERS) as readers:
+        results = dict(zip([pod.name for pod in started], readers.map(read, started), strict=True))
+    found = {name: lines for name, lines in results.items() if not isinstance(lines, NoAnswer)}
+    for error in results.values():
+        if isinstance(error, NoAnswer) and not found:
+            raise error
+    return found
 
 
 def _read_pod(api: Api, pod: Pod, wanted: Wanted, tail: int) -> tuple[list[Line], bool] | NoAnswer:

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -94,14 +94,14 @@ def no_lines(wanted: Wanted, *, has_prefixes: bool) -> str:
     return f"the logs of the pods that exist have no lines{f' of {wish}' if wish else ''}"
 
 
-def show_stacks(logs_of: dict[str, list[str]], rank: int | None, output: Output) -> None:
-    """logs_of: the lines of each pod. Raises NotFound."""
+def show_stacks(logs_of: Mapping[str, Sequence[str]], rank: int | None, output: Output, condition: str) -> None:
+    """logs_of: the lines of each pod. condition: for hang detection. Raises NotFound."""
     dumps = [dump for lines in logs_of.values() for dump in newest_dumps(lines).values()]
     groups = grouped(dump for dump in dumps if rank is None or dump.rank == rank)
     if not groups:
         of_rank = "" if rank is None else f" of rank {rank}"
         raise NotFound(
-            f"the logs have no stacks{of_rank}: workers write them at a hang, if faults.hang is set and the script "
+            f"the logs have no stacks{of_rank}: workers write them at a hang, if {condition} and the script "
             "calls step() (docs/how-to/workers.md#when-a-training-hangs)"
         )
     show({"groups": groups}, output, lambda: render.stacks(groups))

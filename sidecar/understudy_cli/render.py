@@ -181,6 +181,8 @@ def _explanation(fault: Explanation) -> RenderableType:
         ("Fault", Text(fault.fault, style="yellow" if fault.is_open else "bold")),
         ("First failure", Text(fault.place)),
         ("Symptom", Text(fault.symptom, style="red")),
+        ("Stack", Text("\n".join(fault.stack), style="dim")),
+        ("Reported", Text(fault.reported)),
         ("Traceback", Text("\n".join(fault.traceback), style="dim")),
         ("Detected", Text(fault.detected)),
         ("Strategy", Text(f"{fault.strategy}{number}")),

@@ -97,7 +97,7 @@ def _first_line(content: Any) -> Optional[str]:
         message = message.get("message")
     if not isinstance(message, str) or not message.strip():
         return None
-    return message.strip().splitlines()[0][:MESSAGE_LIMIT]
+    return message.strip().splitlines()[0][:MESSAGE_LIMIT].removesuffix(":")  # of an exception without a text
 
 
 def _traceback(content: Any) -> str:

@@ -28,12 +28,19 @@ from understudy_operator.plan.facts.cluster_objects import Node
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.observed import Coordination, Observed
+from understudy_operator.plan.facts.recovery_objects import RecoveryFields
 from understudy_operator.plan.facts.secret_writes import SecretWrites
 from understudy_operator.plan.facts.status import JobStatus
-from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, PatchPod, Plan, Unfollow
+from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, PatchPod, Plan, RecoveryHistory, Unfollow
 from understudy_operator.plan.leadership.coordination import JOB_DELETED
 from understudy_operator.plan.manifests.object_names import membership_secret_name
 from understudy_operator.plan.reconcile import reconcile
+from understudy_operator.plan.status.recovery_history import (
+    CreateRecovery,
+    DeleteRecovery,
+    PatchRecovery,
+    plan_recovery_writes,
+)
 from understudy_operator.runtime.line import Keys
 from understudy_protocol import pod as names
 from understudy_protocol.observer import Snapshot
@@ -76,6 +83,7 @@ class LocalCluster:
         self.pods: dict[str, LocalPod] = {}
         self.status = JobStatus()
         self.happened: deque[Happened] = deque(maxlen=MOST_EVENTS)
+        self.recoveries: dict[str, RecoveryFields] = {}
         self.started_at = time.time()
         self.changed: Callable[[], None] = lambda: None  # set by the live view
         self._nodes = [f"node-{number}" for number in range(options.nodes + options.spares)]
@@ -225,6 +233,8 @@ class LocalCluster:
     def _execute(self, plan: Plan) -> None:
         if plan.status is not None:
             self.status = plan.status
+        if plan.recoveries is not None:
+            self._record(plan.recoveries)
         self._waits_for_node = False
         for intent in plan.pods:
             match intent:
@@ -243,6 +253,15 @@ class LocalCluster:
             message = self._by_node(event.message)
             self.happened.append(Happened(time.time(), event.type, event.reason, message))
             self._output.event(event.type, event.reason, message)
+
+    def _record(self, history: RecoveryHistory) -> None:
+        """Keep what the Recovery objects of a cluster would have."""
+        for write in plan_recovery_writes(history, self.recoveries):
+            match write:
+                case CreateRecovery(name, fields) | PatchRecovery(name, _, fields):
+                    self.recoveries[name] = fields
+                case DeleteRecovery(name):
+                    del self.recoveries[name]
 
     def _by_node(self, text: str) -> str:
         """Replace pod names by node names, which the user knows."""

@@ -22,7 +22,7 @@ from understudy_local.options import UsageError
 
 LIMIT_S = 10.0
 LINE_BYTES = 4096
-#: 64 members and 10 recoveries have less than 200 KB.
+#: 64 members have less than 200 KB. Each of up to 200 Recoveries has a traceback and 16 consequences: less than 10 KB.
 ANSWER_BYTES = 4 << 20
 
 

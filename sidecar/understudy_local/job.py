@@ -32,6 +32,8 @@ def training_job(options: Options, uid: str, created_at: float, status: JobStatu
         snapshot_bytes=options.snapshot_bytes,
         snapshot_every=options.snapshot_every,
         wanted_copies=options.snapshot_copies,
+        step_timeout_s=options.step_timeout_s,
+        start_timeout_s=options.start_timeout_s,
     )
     return Job(
         namespace=NAMESPACE,

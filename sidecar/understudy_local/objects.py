@@ -1,4 +1,4 @@
-"""A run as the objects that a cluster would have: a TrainingJob, its pods, and its events.
+"""A run as the objects that a cluster would have: a TrainingJob, its pods, its events, and its Recoveries.
 
 So `understudy local get`, `why` and `timeline` show a run with the views of a cluster.
 """
@@ -10,6 +10,7 @@ from understudy_local.cluster import Happened, LocalCluster
 from understudy_local.job import CONTAINER, NAMESPACE
 from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.ownership import API_VERSION, KIND
+from understudy_operator.plan.facts.recovery_objects import RECOVERY_KIND, RecoveryFields, recovery_json
 from understudy_operator.plan.facts.status import written
 from understudy_operator.plan.times.rfc3339 import micro_time, whole_seconds
 from understudy_protocol import pod as names
@@ -19,7 +20,7 @@ STOPPED = "Stopped"
 
 
 def described(cluster: LocalCluster, *, has_ended: bool = False) -> dict[str, Any]:
-    """{"job": TrainingJob, "pods": [Pod, …], "events": [Event, …]}, as JSON objects."""
+    """{"job": TrainingJob, "pods": [Pod, …], "events": [Event, …], "recoveries": [Recovery, …]}, as JSON objects."""
     status = written(cluster.status)
     if has_ended and not cluster.status.terminal_state:
         status["phase"] = STOPPED
@@ -36,7 +37,17 @@ def described(cluster: LocalCluster, *, has_ended: bool = False) -> dict[str, An
         "status": status,
     }
     pods = [_pod(pod.observed(), cluster.options.nproc) for pod in cluster.pods.values()]
-    return {"job": job, "pods": pods, "events": _events(cluster.happened, cluster.uid)}
+    return {
+        "job": job,
+        "pods": pods,
+        "events": _events(cluster.happened, cluster.uid),
+        "recoveries": [_recovery(name, fields, cluster.uid) for name, fields in sorted(cluster.recoveries.items())],
+    }
+
+
+def _recovery(name: str, fields: RecoveryFields, uid: str) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": NAMESPACE, "ownerReferences": [{"uid": uid}]}
+    return {"apiVersion": API_VERSION, "kind": RECOVERY_KIND, "metadata": metadata, **recovery_json(fields)}
 
 
 def _pod(pod: Pod, nproc: int) -> dict[str, Any]:

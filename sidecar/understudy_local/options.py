@@ -34,6 +34,8 @@ class Options:
     snapshot_bytes: int = 0  # memory for the state of one worker; 0: no snapshots
     snapshot_every: int = 1
     snapshot_copies: int | None = None  # other members that keep a copy of each snapshot; None: one, if there is one
+    step_timeout_s: int = 0  # a worker without a step for so long hangs; 0: no hang detection
+    start_timeout_s: int = 0  # likewise a round without its first step
 
 
 def checked(options: Options) -> Options:
@@ -45,6 +47,8 @@ def checked(options: Options) -> Options:
         least_of["snapshot-copies"], values["snapshot-copies"] = 0, options.snapshot_copies
         if options.snapshot_copies >= options.nodes:
             raise UsageError(f"--snapshot-copies {options.snapshot_copies}: expected fewer than --nodes")
+    least_of |= {"step-timeout": 0, "start-timeout": 0}
+    values |= {"step-timeout": options.step_timeout_s, "start-timeout": options.start_timeout_s}
     for name, least in least_of.items():
         number = values[name] if name in values else getattr(options, name)
         if number < least:

@@ -49,6 +49,7 @@ from understudy_sidecar.membership.events import (
     ToCoordinator,
     ToLauncher,
     VerdictAnnotated,
+    WatchMachines,
 )
 from understudy_sidecar.membership.member_state import Identity
 from understudy_sidecar.metrics import CoordinatorMetrics, text_of
@@ -193,7 +194,7 @@ class Sidecar:
     def _handle(self, event: CoreEvent) -> None:
         try:
             for effect in self._core.handle(event, now()):
-                if isinstance(effect, Send | Broadcast | Hangup):
+                if isinstance(effect, Send | Broadcast | Hangup | WatchMachines):
                     self._caller_links.enqueue(effect)
                 else:
                     self._do(effect)

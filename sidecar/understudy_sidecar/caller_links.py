@@ -13,13 +13,22 @@ from collections.abc import Callable
 from understudy_protocol import compiled
 from understudy_protocol.observer import Snapshot
 from understudy_sidecar.link import Link
+from understudy_sidecar.machine_watch import MachineWatch
 from understudy_sidecar.membership.core import FromObserver, ObserverDown, ObserverUp
-from understudy_sidecar.membership.events import Broadcast, Dropped, Hangup, Received, Send
+from understudy_sidecar.membership.events import (
+    Broadcast,
+    Dropped,
+    Hangup,
+    Received,
+    Send,
+    Unreachable,
+    WatchMachines,
+)
 
 #: Effects per turn of the event loop.
 SLICE = 500
-Event = Received | Dropped | ObserverUp | ObserverDown | FromObserver
-Effect = Send | Broadcast | Hangup
+Event = Received | Dropped | Unreachable | ObserverUp | ObserverDown | FromObserver
+Effect = Send | Broadcast | Hangup | WatchMachines
 log = logging.getLogger(__name__)
 
 
@@ -34,6 +43,7 @@ class CallerLinks:
         self._links: dict[int, Link] = {}
         self._pending: deque[Effect] = deque()  # to be carried out in the next turns of the loop, in this order
         self._is_scheduled = False
+        self._watch = MachineWatch(lambda links: on_event(Unreachable(links)))
 
     # From the server --------------------------------------------------------------------------------------------------
 
@@ -83,6 +93,8 @@ class CallerLinks:
                 self._send((number,), message)
             case Broadcast(numbers, message):
                 self._send(numbers, message)
+            case WatchMachines(numbers, for_s):
+                self._watch.begin({number: self._links[number] for number in numbers if number in self._links}, for_s)
             case Hangup(number, reason):
                 log.debug("closes connection %d: %s", number, reason)
                 if number in self._links:

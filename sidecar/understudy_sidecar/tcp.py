@@ -1,6 +1,8 @@
-"""Socket options with which the kernel detects a silent peer, and the meaning of its errors.
+"""How the kernel detects a machine that does not respond: socket options, its errors, and its counters.
 
-1 s × 3 of keepalive and a TCP_USER_TIMEOUT of 3 s on every membership connection: no cost in Python at any size.
+1 s × 3 of keepalive and a TCP_USER_TIMEOUT of 3 s on every membership connection: no cost in Python at any size. If the
+training stalls too, the coordinator need not wait for these 3 s: `is_unreachable` counts the packets without an
+acknowledgment. A kernel acknowledges packets even if its processes get no CPU time.
 """
 
 import array
@@ -10,8 +12,9 @@ import errno
 import fcntl
 import os
 import socket
+import struct
 import termios
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 KEEPALIVE_S = 1
 KEEPALIVE_PROBES = 3
@@ -49,6 +52,48 @@ def has_unread(transport: asyncio.Transport) -> bool:
     with contextlib.suppress(OSError):  # it has just ended
         fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.FIONREAD, unread)
     return unread[0] > 0
+
+
+class Unacknowledged(NamedTuple):
+    """Of one connection: packets in a row that the peer's kernel has not acknowledged, and since when."""
+
+    packets: int
+    for_s: float  # since the last packet from the peer
+    has_lost_packets: bool  # earlier: the network is not reliable
+
+
+#: Packets in a row without an acknowledgment. In a network that loses packets, three are lost by chance too often.
+UNREACHABLE_PACKETS = 3
+UNREACHABLE_PACKETS_IF_LOSSY = 5
+#: Longer than a virtual machine stands still when it moves to another host, usually.
+UNREACHABLE_S = 1.0
+
+
+def is_unreachable(sock: SocketLike) -> bool:
+    """Whether the peer's machine has no power or no network: a live one would have acknowledged a packet."""
+    seen = unacknowledged(sock)
+    needed = UNREACHABLE_PACKETS_IF_LOSSY if seen.has_lost_packets else UNREACHABLE_PACKETS
+    return seen.packets >= needed and seen.for_s >= UNREACHABLE_S
+
+
+def unacknowledged(shown: SocketLike) -> Unacknowledged:
+    """The kernel's counters, from struct tcp_info (include/uapi/linux/tcp.h). Nothing for a socket that is closed."""
+    sock = socket.socket(shown.family, shown.type, shown.proto, fileno=shown.fileno())
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    except OSError:  # it has just ended
+        return Unacknowledged(0, 0.0, has_lost_packets=False)
+    finally:
+        sock.detach()
+    retransmits, probes = info[2], info[3]
+    (in_flight,) = struct.unpack_from("=I", info, 24)
+    (last_ack_ms,) = struct.unpack_from("=I", info, 56)
+    (total_retransmits,) = struct.unpack_from("=I", info, 100)
+    packets = probes + retransmits + (1 if in_flight else 0)
+    return Unacknowledged(packets, last_ack_ms / 1000, has_lost_packets=total_retransmits > retransmits)
+
+
+_TCP_INFO_BYTES = 104
 
 
 def end_everywhere(transport: asyncio.Transport) -> None:

@@ -5,8 +5,9 @@
 - Two groups of machines may not reach each other while both reach others; a machine's network may be slow. Messages
   over one connection stay in order; messages over several do not.
 - A machine without power or network is cut off. Messages to it wait (TCP sends them again); after about 3 s (keepalive,
-  TCP_USER_TIMEOUT) the kernel of each live side ends the connection as silent. A side whose peer's kernel has already
-  ended it gets a RST once the network is back: not silent.
+  TCP_USER_TIMEOUT) the kernel of each live side ends the connection as silent, and it counts the packets without an
+  acknowledgment before. A side whose peer's kernel has already ended it gets a RST once the network is back: not
+  silent.
 - The processes of a frozen machine do not run, but its kernel still acknowledges, so no kernel detects the freeze. All
   received messages and expired timers are handled at the thaw.
 """
@@ -22,6 +23,7 @@ from tests.simulation.world import World
 LATENCY_S = (0.001, 0.030)
 LOCAL_LATENCY_S = (0.0001, 0.001)
 SILENT_S = (3.0, 4.5)
+UNACKNOWLEDGED_S = 1.2
 
 
 @dataclass
@@ -80,6 +82,12 @@ class End:
         a, b = self._link.ends
         return b if self is a else a
 
+    @property
+    def is_unreachable(self) -> bool:
+        """Whether several packets in a row were not acknowledged, a second and more (tcp.py)."""
+        since = self._link.blocked_since
+        return self.open and since is not None and self._link.now - since >= UNACKNOWLEDGED_S
+
     def send(self, message: Any) -> None:
         if self.open:
             self._link.carry(self, message)
@@ -107,6 +115,10 @@ class Link:
         self._network = network
         self._latency = LOCAL_LATENCY_S if a is b else LATENCY_S
         network.links.append(self)
+
+    @property
+    def now(self) -> float:
+        return self._network.world.now
 
     @property
     def is_over(self) -> bool:

@@ -28,6 +28,8 @@ from understudy_sidecar.membership.member_state import Identity
 if TYPE_CHECKING:
     from tests.simulation.pods import Pod
 
+#: Seconds between two looks at the kernel's counters.
+LOOK_S = 0.1
 #: How a member's message about its fence begins.
 FENCED_MESSAGES = "no coordinator has renewed the lease"
 
@@ -44,6 +46,7 @@ class SimulatedSidecar(Process):
         self._links: dict[int, End] = {}  # of members and observers
         self._observers: set[int] = set()
         self._callers: dict[int, str] = {}  # the pod uid in the Join of a link
+        self._watched: tuple[frozenset[int], float] = (frozenset(), 0.0)  # links, and until when
         self._client = CoordinatorClient(
             self,
             lambda host: self.handle(e.LinkUp(host)),
@@ -105,6 +108,8 @@ class SimulatedSidecar(Process):
             case e.Broadcast(numbers, message):
                 for number in numbers:
                     self._send(number, message)
+            case e.WatchMachines(numbers, for_s):
+                self._watch(numbers, self.world.now + for_s)
             case e.Hangup(number, reason):
                 self.world.log(self.pod.name, f"hangs up link {number}: {reason}")
                 self._hang_up(number)
@@ -193,6 +198,21 @@ class SimulatedSidecar(Process):
             self._links[number].send(message)
             if number not in self._observers:
                 self.pod.cluster.coordinator_sent(self, message)
+
+    def _watch(self, numbers: tuple[int, ...], until: float) -> None:
+        """machine_watch.py"""
+        self._watched = (frozenset(numbers), until)
+        self.later(LOOK_S, lambda: self._look(until))
+
+    def _look(self, until: float) -> None:
+        numbers, watched_until = self._watched
+        if until != watched_until or self.world.now >= until:
+            return
+        found = frozenset(x for x in numbers if x in self._links and self._links[x].is_unreachable)
+        self._watched = (numbers - found, until)
+        self.later(LOOK_S, lambda: self._look(until))
+        if found:
+            self.handle(e.Unreachable(found))
 
     def _hang_up(self, number: int) -> None:
         """Send pending messages first; read no more."""

@@ -390,12 +390,14 @@ def _finish_and_suspend(world: World, fault: Fault) -> None:
 
 
 def _change_while_suspended(world: World, fault: Fault) -> None:
-    """The Job outside of the world has another node selector once the job is resumed."""
+    """The Job outside of the world has another node selector once the job is resumed. The webhook rejects the change of
+    a job that is not suspended: it may have been replaced meanwhile.
+    """
     name = _a_job(world, fault)
 
     def change(spec: Raw) -> None:
         for entry in spec["replicatedJobs"]:
-            if entry["name"] == "aside":
+            if entry["name"] == "aside" and spec.get("suspend"):
                 entry["template"]["spec"]["template"]["spec"]["nodeSelector"] = {"zone": "b"}
 
     _suspend(world, fault)

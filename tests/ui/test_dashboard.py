@@ -9,6 +9,7 @@ import pytest_asyncio
 from tests.ui import fleets
 from tests.ui.browser import Page, browser
 from tests.ui.fake_cluster import FakeCluster, fake_cluster
+from tests.ui.fleets import written
 from tests.ui.serving import serving
 from tests.unit.cli import samples
 
@@ -108,6 +109,39 @@ async def test_a_fault_appears_without_a_reload(page: Page, cluster: FakeCluster
     cluster.put("trainingjobs", samples.job(phase="Running"))
     await page.wait_for_text("● Running")
     assert await page.run("document.querySelector('details').open")
+
+
+async def test_the_time_of_a_job_is_one_bar_with_numbers_and_grows(page: Page, cluster: FakeCluster, url: str) -> None:
+    # given a job with three hours of its time accounted for, the last step of which was made long ago
+    await page.open(url + JOB)
+    await page.wait_for_text("Time: ETTR")
+    # then the parts are in the bar and in the list, with the same numbers, and the list has their shares
+    label = await page.run("document.querySelector('.parts').ariaLabel")
+    assert "3 detection 3.25 s, " in label
+    table = await page.run(_table("Parts of the time"))
+    names = [cells[0].strip() for cells in table]
+    assert names == ["1 productive", "2 repeated", "3 detection", "4 restart", "6 starting", "11 sinceLastStep"]
+    assert await page.run("document.querySelectorAll('.parts g').length") == 6
+    assert table[2][1] == "3.25 s"
+    assert await page.run(_table("Lost to")) == [["Node", "20.0 s", "80"], ["Process", "1.00 s", "4"]]
+    assert await page.run(_table("On node")) == [
+        ["node-a", "20.0 s", "80"],
+        ["node-b", "0.60 s", "2"],
+        ["not known", "0.40 s", "2"],
+    ]
+    # and when the job pauses, its pause grows without a message from the cluster
+    cluster.put("trainingjobs", samples.job(goodput=samples.goodput(part="Restart", since=written(time.time()))))
+    grown = "(cells) => cells[0].endsWith('restart') && parseFloat(cells[1]) > 7.5"
+    await page.wait_for(f"{_table('Parts of the time')}.some({grown})")
+    # and a job without an account has no bar
+    cluster.put("trainingjobs", samples.job(goodput=None))
+    await page.wait_for("!document.body.innerText.includes('Time: ETTR')")
+
+
+def _table(label: str) -> str:
+    """An expression: the texts of the cells of each row of a small table."""
+    rows = f"""[...document.querySelectorAll('table[aria-label="{label}"] tbody tr')]"""
+    return f"{rows}.map((row) => [...row.children].map((cell) => cell.textContent))"
 
 
 async def test_a_deleted_job_and_a_deleted_pod_disappear(page: Page, cluster: FakeCluster, url: str) -> None:

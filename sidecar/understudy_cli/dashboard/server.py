@@ -42,6 +42,7 @@ _ASSETS = {
     "/dashboard.css": "dashboard.css",
     "/dashboard.js": "dashboard.js",
     "/table.js": "table.js",
+    "/goodput.js": "goodput.js",
     "/picture.js": "picture.js",
     "/phrases.js": "phrases.js",
     "/icon.svg": "icon.svg",

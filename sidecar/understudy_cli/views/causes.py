@@ -1,20 +1,27 @@
 """`why`: why a job stopped, or why it does not train, and the next steps. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from understudy_cli.facts import Job, Recovery
 from understudy_cli.views.jobs import notes
 from understudy_cli.views.phrases import clock, duration, outcome, precise, subject, symptom
+from understudy_cli.views.suspects import Logs, Suspects, is_timeout, need_logs, suspects
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """One recovery. place: rank, pod and node of the first failure. consequences: failures that followed it."""
+    """One recovery. place: rank, pod and node of the first failure. consequences: failures that followed it.
+
+    If the logs show that the others waited for a rank, this is the rank of `place`, with its stack. `reported` then has
+    the failure that status names.
+    """
 
     fault: str
     place: str
     symptom: str
+    stack: tuple[str, ...]
+    reported: str
     detected: str
     strategy: str
     reason: str
@@ -37,16 +44,26 @@ class Why:
     next_steps: tuple[str, ...]
 
 
-def why(job: Job, recoveries: Sequence[Recovery], now: float, limit: int, program: str) -> Why:
-    """recoveries: the oldest first. limit: of the faults to explain. program: the words before a verb."""
+def why(
+    job: Job,
+    recoveries: Sequence[Recovery],
+    now: float,
+    limit: int,
+    program: str,
+    logs_of: Callable[[Recovery], Logs] = lambda _: {},
+) -> Why:
+    """recoveries: the oldest first. limit: of the faults to explain. program: the words before a verb. logs_of: reads
+    the logs around a fault that the logs may explain.
+    """
     newest = tuple(reversed(recoveries))[:limit]
+    found = {each: suspects(each, logs_of(each)) for each in newest if need_logs(each)}
     return Why(
         namespace=job.namespace,
         name=job.name,
         summary=_summary(job, recoveries, now),
         problems=notes(job),
-        faults=tuple(explained(recovery, now) for recovery in newest),
-        next_steps=_next_steps(job, newest[0] if newest else None, program),
+        faults=tuple(explained(recovery, now, found.get(recovery)) for recovery in newest),
+        next_steps=_next_steps(job, newest[0], found.get(newest[0]), program) if newest else _first_steps(job, program),
     )
 
 
@@ -65,7 +82,7 @@ def _summary(job: Job, recoveries: Sequence[Recovery], now: float) -> str:
     return ", ".join(parts)
 
 
-def explained(recovery: Recovery, now: float) -> Explanation:
+def explained(recovery: Recovery, now: float, suspected: Suspects | None = None) -> Explanation:
     ago = "" if recovery.detected_at is None else f" UTC ({duration(now - recovery.detected_at)} ago)"
     pause = "not known: the workers report no steps"
     if recovery.pause_s is not None:
@@ -74,8 +91,10 @@ def explained(recovery: Recovery, now: float) -> Explanation:
         pause = outcome(recovery, now)
     return Explanation(
         fault=recovery.fault,
-        place=subject(recovery.cause) or "not known",
-        symptom=symptom(recovery.cause) or "not known",
+        place=_place(recovery, suspected),
+        symptom=suspected.evidence if suspected else symptom(recovery.cause) or "not known",
+        stack=suspected.stack if suspected else (),
+        reported=f"{subject(recovery.cause)}: {symptom(recovery.cause)}" if suspected else "",
         detected=f"{clock(recovery.detected_at)}{ago}",
         strategy=recovery.strategy or "none yet: no pod is available for the lost ranks",
         reason=recovery.reason,
@@ -87,6 +106,12 @@ def explained(recovery: Recovery, now: float) -> Explanation:
         traceback=recovery.traceback,
         consequences=_consequences(recovery),
     )
+
+
+def _place(recovery: Recovery, suspected: Suspects | None) -> str:
+    if suspected is None or suspected.ranks == (recovery.cause.rank,):
+        return subject(recovery.cause) or "not known"
+    return suspected.place
 
 
 def _lost(recovery: Recovery) -> str:
@@ -104,23 +129,31 @@ def _consequences(recovery: Recovery) -> tuple[str, ...]:
     return (*found, f"and {more} more") if more else tuple(found)
 
 
-def _next_steps(job: Job, newest: Recovery | None, program: str) -> tuple[str, ...]:
+def _first_steps(job: Job, program: str) -> tuple[str, ...]:
+    found = [] if job.phase else [f"check the operator: {program} doctor"]
+    if job.is_true("Failed"):
+        found.append(f"read the order of events: {program} timeline {job.name}")
+    return tuple(found)
+
+
+def _next_steps(job: Job, newest: Recovery, suspected: Suspects | None, program: str) -> tuple[str, ...]:
     found: list[str] = []
     name = job.name
-    if not job.phase:
-        found.append(f"check the operator: {program} doctor")
-    if newest is not None and newest.cause.rank is not None and newest.fault in ("Process", "Hang"):
+    rank = suspected.ranks[0] if suspected else newest.cause.rank
+    if rank is not None and newest.fault in ("Process", "Hang"):
         # The log of the failed worker is that of the round before.
         before = "" if not newest.round else f" --round {newest.round - 1}"
-        found.append(f"read the worker's log: {program} logs {name} --rank {newest.cause.rank}{before}")
-    if newest is not None and newest.fault == "Hang":
+        found.append(f"read the worker's log: {program} logs {name} --rank {rank}{before}")
+    if newest.fault == "Hang":
         found.append(f"compare the stacks of all ranks: {program} stacks {name}")
-    if newest is not None and newest.fault == "Node" and newest.cause.node:
+    if is_timeout(newest):
+        found.append(
+            "get the stacks of all ranks next time: set faults.hang.stepTimeout below the timeout of collectives"
+        )
+    if newest.fault == "Node" and newest.cause.node:
         found.append(f"check node {newest.cause.node}: {program} nodes")
-    if newest is not None and newest.is_open and not newest.strategy:
+    if newest.is_open and not newest.strategy:
         found.append("free a node, or add spares: no pod can take the lost ranks")
-    if newest is not None and newest.strategy == "PodRecreate":
+    if newest.strategy == "PodRecreate":
         found.append("add a spare: without one, ranks wait for a new pod (spec.spares)")
-    if job.is_true("Failed"):
-        found.append(f"read the order of events: {program} timeline {name}")
-    return tuple(found)
+    return (*found, *_first_steps(job, program))

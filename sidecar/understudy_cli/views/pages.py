@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from understudy_cli.facts import TRAINING_JOB, Fleet, Job, Pod, Recovery
 from understudy_cli.reading import recoveries_of
-from understudy_cli.views import jobs, nodes, spares, timeline
+from understudy_cli.views import goodput, jobs, nodes, spares, timeline
 from understudy_cli.views.causes import explained
 from understudy_cli.views.phrases import precise
+from understudy_protocol.goodput import FIELDS, STEPPING
 
 #: The newest faults and entries of the history that a page has. A job keeps 200 Recoveries by default.
 FAULTS, ENTRIES = 200, 500
@@ -71,6 +72,34 @@ class Span:
     ended_at: float | None
     more_faults: int
     more_lanes: int
+
+
+@dataclass(frozen=True)
+class LossLine:
+    """by: fault or node. name: "" if the node is not known. device_seconds: of all workers together."""
+
+    by: str
+    name: str
+    seconds: float
+    device_seconds: float
+
+
+@dataclass(frozen=True)
+class GoodputLine:
+    """What the time of a job went to until `since`, in Unix seconds. The browser adds the time from then on.
+
+    seconds: of each part, in the order of the bar. part: the current one; "" after the end of the job. is_stepping: it
+    runs until stepped_at, and what follows is not decided yet. unit: of lost time times devices.
+    """
+
+    seconds: Mapping[str, float]
+    meanings: Mapping[str, str]
+    part: str
+    is_stepping: bool
+    since: float
+    stepped_at: float | None
+    unit: str
+    note: str
 
 
 @dataclass(frozen=True)
@@ -171,6 +200,8 @@ def _job_page(fleet: Fleet, namespace: str, name: str) -> Page:
     return {
         "job": {"": _job_line(job)},
         "span": {"": Span(job.started_at, job.completed_at, more, max(0, len(shown) - LANES))},
+        "goodput": _goodput(job),
+        "lost": {f"{by} {row.name}": LossLine(by, row.name, row.seconds, row.device_seconds) for by, row in _lost(job)},
         "pods": {pod.name: _pod_line(pod) for pod in pods},
         "faults": _keyed((f"{recovery.detected_at}", _fault_line(recovery)) for recovery in newest),
         "lanes": {str(lane.group): lane for lane in sorted(shown[:LANES], key=lambda lane: lane.group)},
@@ -220,6 +251,31 @@ def _job_line(job: Job) -> JobLine:
         created_at=job.created_at,
         notes=jobs.notes(job),
     )
+
+
+def _goodput(job: Job) -> dict[str, object]:
+    """Without a row if the job has no account."""
+    account = job.goodput
+    if account is None:
+        return {}
+    shown = goodput.job_goodput(job, account.since)
+    line = GoodputLine(
+        seconds={field: account.seconds.get(field, 0.0) for field in FIELDS},
+        meanings=goodput.MEANINGS,
+        part="" if account.part is None else account.part.field,
+        is_stepping=account.part in STEPPING,
+        since=account.since,
+        stepped_at=job.stepped_at,
+        unit=shown.unit,
+        note=shown.job.note,
+    )
+    return {"": line}
+
+
+def _lost(job: Job) -> Iterator[tuple[str, goodput.LostRow]]:
+    shown = goodput.job_goodput(job, 0.0)
+    for by, lost in (("fault", shown.lost_by_fault), ("node", shown.lost_by_node)):
+        yield from ((by, row) for row in lost)
 
 
 def _pod_line(pod: Pod) -> PodLine:

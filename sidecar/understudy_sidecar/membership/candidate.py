@@ -5,9 +5,9 @@
     IDLE         a member calls, and the job is closed           IDLE         Close
     IDLE         a member calls, and the coordinator is known    IDLE         Redirect to the coordinator; hangs up
     IDLE         a member calls, and this is no standby          IDLE         Redirect without an address; hangs up
-    any          a member calls that knows a newer list          as it is     Redirect without an address; hangs up
     IDLE         a member calls a standby coordinator            COLLECTING   the caller waits in the candidate pool
-    COLLECTING   a majority of the voters waits                  CAMPAIGNING  RequestVote for the next term, to all
+    COLLECTING   a majority waits that can vote for this one     CAMPAIGNING  RequestVote for the next term, to these
+    COLLECTING   … only with members of a newer configuration    IDLE         Redirect: the callers call the next host
     CAMPAIGNING  a majority has granted its votes                ELECTED      AssumeLeadership, with all callers
     CAMPAIGNING  a member knows a newer term of this epoch       CAMPAIGNING  RequestVote for a newer term after a pause
     COLLECTING   the last caller has disconnected                IDLE
@@ -15,12 +15,12 @@
     any          the coordinator is known, or the job is closed  IDLE         Redirect or Close to all callers
 
 Rules: a standby coordinator requests no votes before a majority is in its pool that can vote for it, so a member that
-alone has lost the coordinator, or missed a change of the voter configuration, cannot increase the term (Raft's pre-
-vote): members of a newer term end the term of each coordinator that they join. Members call only after they have lost
-their coordinator, are in one pool at a time, and use the same order (calling.py), so votes rarely split. Each caller
-decides how long it waits. The candidate's own member counts as a caller, wherever it is connected, until it has voted
-for another candidate. Only the operator's appointment begins an epoch: a candidate campaigns only for terms in the
-epoch of its voter configuration.
+alone has lost the coordinator, or missed a change of the voter configuration, cannot increase the term (Raft's
+pre-vote): members of a newer term end the term of each coordinator that they join. Members call only after they have
+lost their coordinator, are in one pool at a time, and use the same order (calling.py), so votes rarely split. Each
+caller decides how long it waits. The candidate's own member counts as a caller, wherever it is connected, until it has
+voted for another candidate. Only the operator's appointment begins an epoch: a candidate campaigns only for terms in
+the epoch of its voter configuration.
 """
 
 from dataclasses import dataclass
@@ -136,8 +136,7 @@ class CandidateMachine:
     # Callers --------------------------------------------------------------------------------------------------------
 
     def _on_call(self, link: int, join: m.Join) -> None:
-        may_get_its_vote = self._may_campaign() and join.config_version <= self.voter_config.version
-        if not may_get_its_vote and self._member_info.closed is None and self._member_info.coordinator is None:
+        if not self._may_campaign() and self._member_info.closed is None and self._member_info.coordinator is None:
             self._redirect(link, None)
             return
         self._callers[link] = join
@@ -187,8 +186,15 @@ class CandidateMachine:
             self._connected.add(self.pod_uid)
         elif self.pod_uid not in self._links:
             self._connected.discard(self.pod_uid)
-        if self._member_info.closed is None and self._connected.has_majority():
+        if self._member_info.closed is not None or not self._connected.has_majority():
+            return
+        known = {join.pod_uid: join.config_version for join in self._callers.values()}
+        known[self.pod_uid] = self.voter.hard_state.config_version
+        newer = {uid: version for uid, version in known.items() if version > self.voter_config.version}
+        if Tally(self.voter_config, set(self._connected) - newer.keys()).has_majority():
             self._campaign(self._next_term())
+        elif self._callers:
+            self._disconnect_callers(f"a majority needs members that know voter configuration {max(newer.values())}")
 
     def _campaign(self, term: Term) -> None:
         if term.epoch != self.voter_config.version.epoch:
@@ -205,7 +211,8 @@ class CandidateMachine:
             self._on_vote_granted(self.pod_uid)
 
     def _request_vote(self, link: int) -> None:
-        if self._campaign_term is not None:
+        may_vote = self._callers[link].config_version <= self.voter_config.version
+        if self._campaign_term is not None and may_vote:
             self._out.append(Send(link, m.RequestVote(self._campaign_term, self.voter_config.version, self.pod_uid)))
 
     def _on_vote_granted(self, uid: str) -> None:

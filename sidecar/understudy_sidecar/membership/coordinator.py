@@ -71,6 +71,8 @@ from understudy_sidecar.membership.events import (
     Received,
     StepDown,
     Tick,
+    Unreachable,
+    WatchMachines,
 )
 from understudy_sidecar.membership.roster import MemberRecord
 from understudy_sidecar.membership.round_state import Phase, RoundState
@@ -195,6 +197,8 @@ class Coordinator:
                 self._on_received(link, message, now)
             case Dropped(link, silent):
                 joining.on_dropped(state, link, silent, now)
+            case Unreachable(links):
+                quorum.on_unreachable(state, links, now)
             case ObserversChanged(observers):
                 quorum.on_observers(state, observers)
             case FromOperator(Nodes() as nodes):
@@ -404,8 +408,13 @@ class Coordinator:
         asked, silent = state.silence.members_to_probe(state.roster, state.steps, now, state.heartbeat + 1)
         if silent:
             quorum.lose_silent(state, silent, now)
-        if asked:
-            state.send_heartbeat([x.link for x in asked if x.link is not None])
+        links = tuple(x.link for x in asked if x.link is not None)
+        if asked and state.silence.is_probed(state.send_heartbeat(links)):
+            state.do(WatchMachines(links, state.silence.timeouts.answer_s))
+        late = state.silence.late_to_acknowledge(state.roster, now)
+        if late:
+            links = tuple(x.link for x in late if x.link is not None)
+            state.do(WatchMachines(links, state.silence.timeouts.answer_s))
 
     def _complete_shutdown(self, now: float) -> None:
         if ending.is_complete(self.state, now):

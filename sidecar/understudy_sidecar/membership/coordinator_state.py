@@ -164,7 +164,7 @@ class Ending:
     close: m.Close | None = None
     until: float = 0.0
     unacknowledged: set[str] = field(default_factory=set)  # uids
-    failure_reason: str = ""  # why the job is closed as failed, once a majority still follows this coordinator
+    decision: m.Close | None = None  # takes effect once a majority has confirmed that it follows this coordinator
 
 
 @dataclass

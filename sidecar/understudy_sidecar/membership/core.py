@@ -56,8 +56,10 @@ class FromObserver:
     message: object
 
 
-CoreEvent = e.MemberEvent | e.Received | e.Dropped | ObserverUp | ObserverDown | FromObserver | StoreFailed
-CoreEffect = e.MemberEffect | e.Send | e.Broadcast | e.Hangup
+CoreEvent = (
+    e.MemberEvent | e.Received | e.Dropped | e.Unreachable | ObserverUp | ObserverDown | FromObserver | StoreFailed
+)
+CoreEffect = e.MemberEffect | e.Send | e.Broadcast | e.Hangup | e.WatchMachines
 
 
 CANNOT_STORE = "its sidecar cannot store its state"
@@ -118,6 +120,8 @@ class Core:
                 self._links.discard(link)
                 self._called_at.pop(link, None)
                 self._to_role(event)
+            case e.Unreachable():
+                self._to_coordinator(event)
             case ObserverUp(link):
                 self._observation.add(link)
                 self._to_coordinator(e.ObserversChanged(len(self._observation)))

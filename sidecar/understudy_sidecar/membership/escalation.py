@@ -12,7 +12,7 @@ partitioned or replaced, and the worker may have failed because of that. The mem
 from dataclasses import replace
 
 from understudy_protocol import membership as m
-from understudy_protocol.enums import Fault
+from understudy_protocol.enums import CloseReason, Fault
 from understudy_protocol.observer import Cause
 from understudy_protocol.recovery import CountedFault
 from understudy_sidecar.membership import config_change, ending, faults
@@ -169,7 +169,8 @@ def _restart_or_fail(
         worker = f"rank {cause.rank} on {member.name}" if cause.rank is not None else member.name
         strategies = state.recovery_log.strategies_used()
         suffix = f"; recoveries so far: {strategies}" if strategies else ""
-        ending.fail(state, f"{decision.reason}{suffix}; the last failure: {worker}: {cause.message}")
+        message = f"{decision.reason}{suffix}; the last failure: {worker}: {cause.message}"
+        ending.decide(state, CloseReason.FAILED, message)
 
 
 def _case(state: CoordinatorState, member: MemberRecord, cause: Cause, keep_reason: str, now: float) -> FaultCase:

@@ -49,7 +49,14 @@ class FromOperator:
     message: observer.Nodes | observer.End | observer.Superseded
 
 
-CoordinatorEvent = Received | Dropped | ObserversChanged | FromOperator | Tick
+@dataclass(frozen=True)
+class Unreachable:
+    """The machines of these links acknowledge no packet any more: see WatchMachines."""
+
+    links: frozenset[int]
+
+
+CoordinatorEvent = Received | Dropped | ObserversChanged | FromOperator | Unreachable | Tick
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,17 @@ class Hangup:
 
 
 @dataclass(frozen=True)
+class WatchMachines:
+    """Each of these links has just got a message. Report those whose machines do not acknowledge it (Unreachable).
+
+    It replaces the one before, and ends after `for_s` seconds.
+    """
+
+    links: tuple[int, ...]
+    for_s: float
+
+
+@dataclass(frozen=True)
 class Log:
     """A decision for the log."""
 
@@ -93,7 +111,7 @@ class StepDown:
     reason: str
 
 
-CoordinatorEffect = Send | Broadcast | Hangup | Log | CompleteShutdown | StepDown
+CoordinatorEffect = Send | Broadcast | Hangup | WatchMachines | Log | CompleteShutdown | StepDown
 
 
 # Candidate --------------------------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ others save if they have all shards of a checkpoint (termination.replicaGroups).
 the coordinator drains all other actives: their workers get SIGTERM too and may save for the same time. The next round
 follows when all their workers have ended and the leaving members are gone, or when the grace period, less a margin, is
 over. A leaving spare only becomes ineligible for ranks. A leaving coordinator first transfers its leadership. A new
-coordinator continues a drain, of which it learns from the members' Joins. If a leaving member has not yet received the
-round that followed a worker's failure, it left before that failure (the network was slow), and is its cause.
+coordinator continues a drain: members report it in their Joins. If a leaving member has not yet received the round that
+followed a worker's failure, it left before that failure (the network was slow), and is its cause.
 
 Shards: all members of a replica group hold the same part of a checkpoint. The others can save if each group of the
 member has another active that is connected, not leaving, and not on a faulty node. The shards of a rank in no group

@@ -1,7 +1,7 @@
 """Whether this coordinator is still followed: the check-quorum, and when it steps down without a majority.
 
 Rules: a coordinator asks all members in three cases: its process was paused, it has lost silent members, or it is about
-to close the job as failed. Until a majority has answered, it decides nothing, and a closed connection is no loss: the
+to close the job. Until a majority has answered, it decides nothing, and a closed connection is no loss: the
 member may have called another coordinator, and may return. Without a majority the coordinator may itself be
 partitioned: it counts no silent member as lost, and steps down after half the fence time. Without voters and observers
 it steps down after STEP_DOWN_S.
@@ -82,6 +82,17 @@ def examine_silence(state: CoordinatorState, now: float) -> None:
             lose_silent(state, silent, now)
 
 
+def on_unreachable(state: CoordinatorState, links: frozenset[int], now: float) -> None:
+    """The machines of these links acknowledge no packet. If so many that no majority is left, the network of this
+    coordinator's own machine may be the cause.
+    """
+    if silent := state.silence.find_unreachable(state.roster, state.steps, links, now):
+        voters = state.voter_configs.newest
+        others = Tally(voters, state.roster.connected - {x.member.uid for x in silent})
+        if not voters.exists or others.has_majority():
+            lose_silent(state, silent, now)
+
+
 def lose_silent(state: CoordinatorState, silent: list[SilentMember], now: float) -> None:
     """Count these members as lost, unless this coordinator itself may be partitioned."""
     if not state.has_majority():
@@ -151,6 +162,8 @@ def _report(state: CoordinatorState) -> None:
         quorum.kept_silent = False
     is_needed = state.round.phase is not Phase.RUNNING or quorum.kept_silent
     is_lacking = is_needed and quorum.missing_since is not None and quorum.check is None
+    if state.ending.decision is not None:  # members that have finished may be gone
+        is_lacking = state.voter_configs.newest.exists and not state.roster.connected_voters.has_majority()
     if is_lacking != quorum.is_lacking:
         quorum.is_lacking = is_lacking
         state.notify_observers()

@@ -104,7 +104,8 @@ def _replace_missing(state: CoordinatorState, previous: PreviousRound, now: floa
         name, node = names.get(uid, (uid, ""))
         fault = Fault.NODE if uid in silent or node in silent_nodes else Fault.POD
         state.losses.report(Lost(uid, name, node, fault, NOT_JOINED, now))
-    known = {entry.cause.pod for entry in state.recovery_log.open}
+    # If the round after a fault was formed, the faulty pod was a member of it: its loss is another fault.
+    known = {entry.cause.pod for entry in state.recovery_log.open if entry.strategy is None}
     absent = [
         rank_holder
         for rank_holder in rank_holders

@@ -42,9 +42,11 @@ class RecoveryLog:
         self.open.append(Recovery(next_round, fault, None, cause, now, None, reason))
 
     def revise(self, fault: Fault, cause: Cause, reason: str = "") -> None:
-        """Replace the cause of the newest open entry: a lost member, not a worker."""
-        entry = _with_new_cause(self.open[-1], cause)
-        self.open[-1] = replace(entry, fault=fault, strategy=None, reason=reason)
+        """Replace the cause of `newest_worker_fault`: a lost member, not a worker."""
+        entry = self.newest_worker_fault()
+        assert entry is not None
+        revised = replace(_with_new_cause(entry, cause), fault=fault, strategy=None, reason=reason)
+        self.open[self.open.index(entry)] = revised
 
     def set_reason(self, at: float, reason: str) -> None:
         """Set the reason for the strategy of the open entry that began at `at`."""
@@ -63,8 +65,10 @@ class RecoveryLog:
         return self.open[index] != before
 
     def newest_worker_fault(self) -> Recovery | None:
-        """The newest open entry, if it is about a worker."""
-        return self.open[-1] if self.open and self.open[-1].fault in WORKER_FAULTS else None
+        """The newest open entry about a worker, if no round was formed between it and the newest entry of all."""
+        return next(
+            (x for x in reversed(self.open) if x.fault in WORKER_FAULTS and x.round == self.open[-1].round), None
+        )
 
     def has_entry(self, pod: str, reason: str) -> bool:
         """Whether an open entry is for this pod and reason, and has no round yet."""

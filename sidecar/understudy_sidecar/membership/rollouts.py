@@ -11,7 +11,7 @@ Without a majority nothing ends: the job may continue under another coordinator.
 from dataclasses import replace
 
 from understudy_protocol import membership as m
-from understudy_protocol.enums import Fault, OnFailedUpdate
+from understudy_protocol.enums import CloseReason, Fault, OnFailedUpdate
 from understudy_protocol.recovery import Cause
 from understudy_protocol.rollouts import Rollouts, UpdateFailure
 from understudy_sidecar.membership import ending, faults, quorum
@@ -46,7 +46,7 @@ def on_time(state: CoordinatorState, now: float) -> None:
     assert report.replicas.failure is not None
     cause, why = _cause(report), reason(report.replicas.failure, state.shape.update_retries)
     faults.open_fault(state, Fault.WEIGHT_UPDATE, cause, now, why)
-    ending.fail(state, f"{Fault.WEIGHT_UPDATE.value}: {cause.message}; {why}")
+    ending.decide(state, CloseReason.FAILED, f"{Fault.WEIGHT_UPDATE.value}: {cause.message}; {why}")
 
 
 def view(state: CoordinatorState) -> Rollouts | None:

@@ -76,9 +76,9 @@ def on_time(state: CoordinatorState, now: float) -> None:
     if round_.started_at is not None and now >= round_.started_at + STARTED_WELL_S:
         state.backoff.on_long_run()
         round_.on_long_run()
-    if round_.phase is Phase.RUNNING and state.roster.all_finished():
+    if ending.have_all_succeeded(state):
         _on_recovered(state, state.recovery_log.on_running(now), now)
-        ending.close(state, CloseReason.SUCCEEDED, "all workers of all members exited 0", now)
+        ending.decide(state, CloseReason.SUCCEEDED, "all workers of all members exited 0")
 
 
 def deadline(state: CoordinatorState) -> float | None:

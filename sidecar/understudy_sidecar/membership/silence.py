@@ -3,11 +3,13 @@
 - A connection that the kernel ended (TCP keepalive, TCP_USER_TIMEOUT) makes its member a suspect. A suspect is lost
   when the training also stops (a stall, or any fault), or after `silent_after_s`; until then the training may still run
   over another network.
-- When the training stalls, the coordinator pings every active at once; one that does not answer within `answer_s` is
-  lost. This also finds frozen machines, whose kernels still acknowledge data that no process reads.
+- When the training stalls, the coordinator pings every active at once. One whose machine does not even acknowledge the
+  packet, nor those before, is lost within a third of a second (tcp.py). One that does not answer within `answer_s` is
+  lost too: this also finds frozen processes, whose kernels still acknowledge data that nobody reads.
 - A member that leaves `HEARTBEATS` regular heartbeats unanswered is lost (a hung sidecar), even while the training
   runs.
-- An active that does not acknowledge its assignment within `answer_s` is lost.
+- An active that does not acknowledge its assignment within `answer_s` is lost. If its machine acknowledges no packet
+  either, it is lost after about a second.
 
 Regular heartbeats go to one slice of the members after the other, so that thousands of answers never come at once.
 """
@@ -22,7 +24,12 @@ HEARTBEATS = 3
 #: The heartbeat interval grows by one second per this many members, up to MAX_HEARTBEAT_S.
 MEMBERS_PER_SECOND = 1000
 MAX_HEARTBEAT_S = 10.0
+#: A member of a small job that has not acknowledged its assignment within this time is late.
+LATE_ACK_S = 0.5
 SLICE = 500
+
+
+_UNREACHABLE = "and its machine acknowledges no packet"
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,7 @@ class SilenceWatch:
     timeouts: Timeouts
     heartbeat_at: float = 0.0
     ack_until: float | None = None
+    ack_is_late_at: float | None = None  # when the machines of members that have not acknowledged are looked at
     probe: _Probe | None = None
     lease_s: float = 0.0  # after which disconnected members end their workers; 0: never
     _heartbeat_queue: list[str] = field(default_factory=list)  # uids that this turn of heartbeats has not reached yet
@@ -68,10 +76,11 @@ class SilenceWatch:
 
     def new_round(self, members: int, now: float) -> None:
         self.ack_until = now + self.answer_s_of(members)
+        self.ack_is_late_at = now + LATE_ACK_S + members / MEMBERS_PER_SECOND
         self.probe = None
 
     def all_acked(self) -> None:
-        self.ack_until = None
+        self.ack_until = self.ack_is_late_at = None
 
     def restart_timeouts(self, roster: Roster, now: float) -> None:
         """Ignore the silence of all members up to now."""
@@ -105,12 +114,38 @@ class SilenceWatch:
             return [m for m in roster.active_members() if m.link is not None], []
         return [], []
 
+    def late_to_acknowledge(self, roster: Roster, now: float) -> list[MemberRecord]:
+        """The actives without an acknowledgment of their assignment, once in each round."""
+        if self.ack_is_late_at is None or now < self.ack_is_late_at:
+            return []
+        self.ack_is_late_at = None
+        return [roster.members[uid] for uid in sorted(roster.unacked)]
+
+    def is_probed(self, number: int) -> bool:
+        """Whether this heartbeat went to all actives, in a stall."""
+        return self.probe is not None and self.probe.heartbeat == number
+
+    def find_unreachable(
+        self, roster: Roster, steps: StepWatch, links: frozenset[int], now: float
+    ) -> list[SilentMember]:
+        """The actives with these links whose machines acknowledge nothing, and whose answer is missing, too: of the
+        probe, if the training still stalls, or the acknowledgment of an assignment.
+        """
+        probe = self.probe
+        waits_for_answer = probe is not None and not probe.is_done and self._is_stalled(steps, now)
+        found = []
+        for member in [x for x in roster.active_members() if x.link in links]:
+            if member.uid in roster.unacked:
+                found.append(SilentMember(member, f"it did not acknowledge its assignment, {_UNREACHABLE}"))
+            elif waits_for_answer and probe is not None and member.answered < probe.heartbeat:
+                found.append(SilentMember(member, f"the training stalled, {_UNREACHABLE}"))
+        return found
+
     def deadline(self, roster: Roster, steps: StepWatch) -> float:
         times = [self.heartbeat_at]
         if roster.suspects:
             times.append(min(roster.suspects.values()) + self.timeouts.silent_after_s)
-        if self.ack_until is not None:
-            times.append(self.ack_until)
+        times += [at for at in (self.ack_until, self.ack_is_late_at) if at is not None]
         if self.probe is not None and not self.probe.is_done:
             times.append(self.probe.until)
         elif (stalls_at := steps.stalls_at()) is not None:

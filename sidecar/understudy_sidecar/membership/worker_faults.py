@@ -7,7 +7,7 @@ escalation.py decides about the recovery, once the other failures of the round a
 """
 
 from understudy_protocol import membership as m
-from understudy_protocol.enums import Fault, WorkersState
+from understudy_protocol.enums import CloseReason, Fault, WorkersState
 from understudy_protocol.observer import Cause
 from understudy_sidecar.membership import ending, escalation, faults, hangs, leaving, quorum
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
@@ -46,7 +46,7 @@ def end_faulty_script(state: CoordinatorState, member: MemberRecord, failed: m.W
     workers = state.round.size * state.shape.nproc_per_node
     why = state.script_fault.on_worker_failed(member.uid, failed, workers, state.backoff.failures)
     if why:
-        ending.fail(state, why)
+        ending.decide(state, CloseReason.FAILED, why)
 
 
 def open_worker_fault(

@@ -40,7 +40,10 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def end_a_run() -> Path:
     folder = run_folder.make("night")
     job = samples.job("night")
-    folder.record_end({"job": job, "pods": [samples.pod("p", "node-1", rank=0)], "events": samples.events()})
+    recovery = samples.recovery_object()
+    recovery["metadata"]["ownerReferences"] = [{"uid": "uid-of-night"}]
+    pods = [samples.pod("p", "node-1", rank=0)]
+    folder.record_end({"job": job, "pods": pods, "events": samples.events(), "recoveries": [recovery]})
     log = "understudy launcher: round=1.1.{} workers started ranks=0-1/2\n[rank 0] in round {}\n[rank 1] other\n"
     folder.log("node-1").write_text("".join(log.format(number, number) for number in range(3)))
     folder.log("node-0").write_text("sidecar: starts\n")
@@ -57,11 +60,13 @@ def test_a_command_alone_is_enough_and_the_exit_code_is_that_of_the_run(
 def test_every_option_can_be_set(monkeypatch: pytest.MonkeyPatch, started: list[Options]) -> None:
     text = "--nodes 3 --spares 2 --nproc 4 --grace 5 --restarts 0 --preload a,b --no-zygote --name x --plain --verbose"
     text += " --restarts-per-member 2 --snapshots 512Mi --snapshot-every 5 --snapshot-copies 2"
+    text += " --step-timeout 60 --start-timeout 300"
     words = [*text.split(), "--", "python", "-m", "x", "--", "y", "-h"]
     call(monkeypatch, "local", *words)
     call(monkeypatch, "local", "run", *words)
     command = ("python", "-m", "x", "--", "y", "-h")
-    assert started == [Options(command, 3, 2, 4, 5, 0, False, ("a", "b"), "x", True, True, 2, 536870912, 5, 2)] * 2
+    expected = Options(command, 3, 2, 4, 5, 0, False, ("a", "b"), "x", True, True, 2, 536870912, 5, 2, 60, 300)
+    assert started == [expected] * 2
 
 
 @pytest.mark.parametrize(
@@ -89,6 +94,8 @@ def test_torchrun_decides_about_the_workers_unless_an_option_does(
         (["--spares", "-1", "--", "x"], "--spares -1: expected 0 or more"),
         (["--grace", "0", "--", "x"], "--grace 0: expected 1 or more"),
         (["--restarts-per-member", "-1", "--", "x"], "--restarts-per-member -1: expected 0 or more"),
+        (["--step-timeout", "-1", "--", "x"], "--step-timeout -1: expected 0 or more"),
+        (["--start-timeout", "-1", "--", "x"], "--start-timeout -1: expected 0 or more"),
         (["--nodes", "60", "--spares", "5", "--", "x"], "at most 64 together"),
         (["--snapshots", "much", "--", "x"], "--snapshots much: expected the memory for one worker's state"),
         (["--snapshots", "0", "--", "x"], "--snapshots 0: expected the memory"),
@@ -123,6 +130,9 @@ def test_a_run_that_has_ended_can_still_be_explained(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ended: Path
 ) -> None:
     assert call(monkeypatch, "local", "why") == 0
+    newest = capsys.readouterr().out
+    assert "batch = next(data)" in newest  # the traceback, which only a Recovery has
+    assert call(monkeypatch, "local", "why", "--last", "2") == 0
     assert "it did not respond for 5.0 s" in capsys.readouterr().out
     assert call(monkeypatch, "local", "timeline", "night") == 0
     assert "CoordinatorAppointed" in capsys.readouterr().out
@@ -131,6 +141,27 @@ def test_a_run_that_has_ended_can_still_be_explained(
     assert call(monkeypatch, "local", "get", "-o", "json") == 0
     shown: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert (shown["job"]["name"], [pod["ranks"] for pod in shown["pods"]]) == ("night", ["0-1"])
+
+
+def test_why_names_the_rank_that_the_stacks_in_the_logs_show(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ended: Path
+) -> None:
+    # given a run whose newest fault is a hang of round 4, for which status names rank 0
+    cause = {"rank": 0, "pod": "p", "message": "no step for 300 s; slowest: rank 0 at step 120 (others: 120)"}
+    hang = samples.recovery(fault="Hang", round=5, cause=cause, detectedAt="2026-11-20T11:59:00.000000Z")
+    objects = json.loads((ended / "objects.json").read_text()) | {"recoveries": []}
+    objects["job"]["status"]["recoveries"] = [hang]
+    (ended / "objects.json").write_text(json.dumps(objects))
+    (ended / "logs" / "node-1.log").write_text("\n".join(samples.hang_log()))
+    # then rank 1 is named, whose stack differs, with its stack, and the report of status
+    assert call(monkeypatch, "local", "why", "-o", "json") == 0
+    (fault,) = json.loads(capsys.readouterr().out)["faults"]
+    assert fault["place"] == "rank 1, node node-1"
+    assert fault["stack"][0] == '  File "data.py", line 9 in read'
+    assert fault["reported"].startswith("rank 0, pod p: no step for 300 s")
+    # and the next step is its log
+    assert call(monkeypatch, "local", "why") == 0
+    assert "understudy local logs night --rank 1 --round 4" in capsys.readouterr().out
 
 
 def test_a_run_that_was_killed_has_only_its_logs(

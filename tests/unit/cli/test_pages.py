@@ -7,7 +7,7 @@ import pytest
 from tests.unit.cli import samples
 from understudy_cli.facts import Fleet, Job, Pod, Recovery
 from understudy_cli.reading import read_event, read_job, read_node, read_pod, read_pool, read_recovery
-from understudy_cli.views.pages import Address, JobLine, Page, RankHolder, State, changes, lanes, page
+from understudy_cli.views.pages import Address, GoodputLine, JobLine, Page, RankHolder, State, changes, lanes, page
 
 JOB = Address("job", "team-a", "llm")
 
@@ -49,6 +49,24 @@ def test_a_job_has_only_its_own_pods_recoveries_and_events() -> None:
     kinds = [entry.kind for entry in found["history"].values()]  # type: ignore[attr-defined]
     assert ("NodeAvoided" in kinds, "Other" in kinds) == (True, False)
     assert len(found["faults"]) == 3  # two of the status, and one object
+
+
+def test_the_time_of_a_job_has_its_parts_and_losses_but_not_the_time_until_now() -> None:
+    found = page(fleet(), JOB, samples.NOW)
+    (line,) = found["goodput"].values()
+    assert isinstance(line, GoodputLine)
+    assert (line.seconds["productive"], line.seconds["capacity"], line.part) == (10000.0, 0.0, "productive")
+    assert (line.is_stepping, line.since, line.stepped_at) == (True, samples.NOW - 100, samples.NOW - 0.5)
+    assert list(line.seconds) == list(line.meanings)
+    assert [(loss.by, loss.name, loss.device_seconds) for loss in found["lost"].values()] == [  # type: ignore[attr-defined]
+        ("fault", "Node", 80.0),
+        ("fault", "Process", 4.0),
+        ("node", "node-a", 80.0),
+        ("node", "node-b", 2.4),
+        ("node", "", 1.6),
+    ]
+    # and a job without an account has none
+    assert not page(fleet(jobs=(read_job(samples.job(goodput=None)),)), JOB, samples.NOW)["goodput"]
 
 
 def test_pods_of_an_injected_job_have_its_name() -> None:

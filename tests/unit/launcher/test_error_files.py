@@ -18,6 +18,7 @@ from understudy_launcher import error_files
     [
         ({"message": {"message": "ValueError: x", "extraInfo": {"py_callstack": "…"}}}, "ValueError: x"),
         ({"message": "OOM"}, "OOM"),
+        ({"message": {"message": "MemoryError: "}}, "MemoryError"),
         ({"message": "\n  first\nsecond"}, "first"),
         ({"message": "x" * 600}, "x" * 500),
         ({"message": ""}, None),

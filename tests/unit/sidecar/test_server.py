@@ -36,6 +36,7 @@ from understudy_protocol.enums import NO_ROUND, CloseReason
 from understudy_protocol.handshake import Role
 from understudy_protocol.observer import Appoint, Observe, Refused
 from understudy_sidecar.link import Link
+from understudy_sidecar.tcp import Unacknowledged, unacknowledged
 
 TAG_BYTES = 16
 MEMBER_BYTES = 64 * 1024
@@ -205,6 +206,44 @@ async def test_a_peer_behind_a_pulled_cable_was_silent(talks: bool) -> None:
                 await until(lambda: served.handler.dropped_links, limit_s=8.0)
                 abort(link)
             assert served.handler.dropped_links == [True]
+
+
+@pytest.mark.skipif(not may_lay_cables(), reason="no right to make a network namespace")
+async def test_a_machine_behind_a_pulled_cable_is_unreachable_before_its_connection_ends() -> None:
+    with cable() as far:
+        async with (
+            serving(HERE) as served,
+            served.calling(make_socket=lambda _: nonblocking(far.socket())) as link,
+        ):
+            await link.send_text(join())
+            await link.receive()
+            near = served.handler.links[0]
+            await until(lambda: all_acknowledged(near))
+            assert not near.is_unreachable()
+            far.pull()
+            # given a keepalive without an answer, after a second
+            await until(lambda: seen_by_kernel(near).packets == 1, limit_s=3.0)
+            assert not near.is_unreachable()
+            # when a message and its repetition get none either
+            near.send(m.Heartbeat(1, NO_ROUND))
+            await until(near.is_unreachable, limit_s=3.0)
+            assert seen_by_kernel(near).packets == 3
+            assert served.handler.dropped_links == []
+            abort(link)
+
+
+async def test_a_process_that_reads_nothing_is_on_a_machine_that_acknowledges_packets(served: ServedSidecar) -> None:
+    async with served.calling() as link:
+        await link.send_text(join())
+        await link.receive()
+        near = served.handler.links[0]
+        near.send(m.Heartbeat(1, NO_ROUND))
+        await until(lambda: seen_by_kernel(near).packets == 0)
+        assert not near.is_unreachable()
+
+
+def seen_by_kernel(link: Link) -> Unacknowledged:
+    return unacknowledged(link.transport.get_extra_info("socket"))
 
 
 def all_acknowledged(link: Link) -> bool:

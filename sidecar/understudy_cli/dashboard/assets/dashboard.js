@@ -3,7 +3,8 @@
 // Text of the cluster is set with textContent only. A view is made when its address is opened, and drawn whenever rows
 // have changed, at most once a frame.
 
-import { age, clock, duration, signed, tone } from "./phrases.js";
+import { age, clock, duration, precise, signed, tone } from "./phrases.js";
+import { account, bar, lossTable, partTable, percent } from "./goodput.js";
 import { legend, picture } from "./picture.js";
 import { compare, element, Table } from "./table.js";
 
@@ -183,10 +184,11 @@ function jobView(namespace, name) {
   const facts = element("dl", { className: "facts" });
   const notes = element("ul", { className: "notes" });
   const timeline = timelinePart();
+  const goodput = goodputPart();
   const faults = faultsPart();
   const pods = podsPart();
   const history = historyPart();
-  const parts = element("div", { hidden: true }, facts, notes, timeline.box, faults.box, pods.box, history.box);
+  const parts = element("div", { hidden: true }, facts, notes, timeline.box, goodput.box, faults.box, pods.box, history.box);
   const missing = element("p", { className: "empty" });
   main.replaceChildren(element("div", { className: "bar" }, element("a", { href: "#/jobs" }, "Jobs"), ` / ${namespace} /`, heading), missing, parts);
   const drawFacts = () => {
@@ -214,11 +216,11 @@ function jobView(namespace, name) {
     const isNew = parts.hidden;
     drawFacts();
     if (!row("job")) return;
-    for (const part of [timeline, faults, pods, history]) if (isNew || has(...part.sections)) part.draw();
+    for (const part of [timeline, goodput, faults, pods, history]) if (isNew || has(...part.sections)) part.draw();
   };
   const tick = () => {
     drawFacts();
-    if (row("job")) for (const part of [timeline, pods]) part.tick();
+    if (row("job")) for (const part of [timeline, goodput, pods]) part.tick();
   };
   return { address: { view: "job", namespace, name }, draw, tick, search: pods.search };
 }
@@ -252,6 +254,28 @@ function timelinePart() {
   };
   new ResizeObserver(() => row("job") && change("span")).observe(figure);
   return { box, draw, sections: ["span", "faults", "lanes"], tick: () => row("span") && !row("span").ended_at && now() - drawnAt > 5 && draw() };
+}
+
+// What the time went to. It is drawn each second while the job has not ended.
+function goodputPart() {
+  const figure = element("div", { className: "figure low" });
+  const tables = element("div", { className: "tables" });
+  const note = element("p", { className: "legend" });
+  const { heading, box } = section("Time", figure, note, tables);
+  const draw = () => {
+    const line = row("goodput");
+    box.hidden = !line;
+    if (!line) return;
+    const { parts, wall, ettr } = account(line, now());
+    heading.textContent = `Time: ETTR ${percent(ettr)} of ${precise(wall)}`;
+    figure.replaceChildren(bar(parts, Math.max(480, figure.clientWidth)));
+    note.textContent = line.note && `! ${line.note}`;
+    const losses = rows("lost");
+    const lost = [lossTable(losses, "fault", "Lost to", line.unit), lossTable(losses, "node", "On node", line.unit)];
+    tables.replaceChildren(partTable(parts), element("div", {}, ...lost));
+  };
+  new ResizeObserver(draw).observe(figure);
+  return { box, draw, sections: ["goodput", "lost"], tick: () => row("goodput")?.part && draw() };
 }
 
 // Faults, the newest first. A list keeps the entries that are open.

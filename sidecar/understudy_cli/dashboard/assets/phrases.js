@@ -11,6 +11,12 @@ export function duration(seconds) {
   return `${Math.floor(whole / 86400)}d`;
 }
 
+// A pause, or a part of the time: 0.41 s, 8.23 s, 95.0 s, 12m.
+export function precise(seconds) {
+  if (seconds < 10) return `${seconds.toFixed(2)} s`;
+  return seconds < 100 ? `${seconds.toFixed(1)} s` : duration(seconds);
+}
+
 export function age(at, now) {
   return at === null ? "-" : duration(now - at);
 }

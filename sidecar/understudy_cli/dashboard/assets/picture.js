@@ -21,7 +21,7 @@ const SHAPES = new Map([
 ]);
 const OTHER = "M0 -5A5 5 0 1 1 0 5A5 5 0 1 1 0 -5Z";
 
-function draw(name, attributes, ...children) {
+export function draw(name, attributes, ...children) {
   const made = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   made.append(...children);
@@ -32,7 +32,7 @@ function words(x, y, text, className = "", anchor = "start") {
   return draw("text", { x, y, class: className, "text-anchor": anchor }, text);
 }
 
-function titled(made, title) {
+export function titled(made, title) {
   made.append(draw("title", {}, title));
   return made;
 }

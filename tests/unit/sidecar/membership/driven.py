@@ -24,6 +24,7 @@ from understudy_sidecar.membership.events import (
     Send,
     StepDown,
     Tick,
+    WatchMachines,
 )
 
 START = 1_000_000.0
@@ -66,6 +67,7 @@ class DrivenCoordinator:
         self.sent: dict[str, list[Any]] = {}
         self.logged: list[str] = []
         self.hung_up: list[str] = []
+        self.watched: list[str] = []  # the pods of the newest WatchMachines
         self.has_completed_shutdown = self.step_down_reason = False
         self._links: dict[str, int] = {}
         self._names: dict[int, str] = {}
@@ -91,6 +93,8 @@ class DrivenCoordinator:
                     self.hung_up.append(self._names[link])
                 case Log(text):
                     self.logged.append(text)
+                case WatchMachines(links):
+                    self.watched = [self._names[link] for link in links]
                 case CompleteShutdown():
                     self.has_completed_shutdown = True
                 case StepDown():

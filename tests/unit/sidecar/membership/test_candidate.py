@@ -100,13 +100,21 @@ def test_no_vote_is_requested_before_a_majority_is_connected() -> None:
     assert pool.vote_requests(pool.call("c")) == {2: O2, 3: O2}  # with its own member they are three of five
 
 
-def test_members_that_know_a_newer_voter_configuration_do_not_count_and_call_another_sidecar() -> None:
+def test_if_a_majority_needs_members_of_a_newer_voter_configuration_all_callers_call_another_sidecar() -> None:
     """Found by the simulation (seed 796294): candidates with an older one increased the term, and nobody could lead."""
     pool = CandidatePool()
-    assert pool.call("b", "c", config=E2) == [*sent_away(NOBODY, 2), *sent_away(NOBODY, 3)]
+    assert pool.call("b", config=E2) == []
+    assert pool.call("c") == [*sent_away(NOBODY, 2), *sent_away(NOBODY, 3)]
     assert pool.machine.state is State.IDLE
     assert pool.voter.hard_state.term == O1
-    assert pool.vote_requests(pool.call("d", "e")) == {4: O2, 5: O2}
+
+
+def test_a_majority_without_the_members_of_a_newer_voter_configuration_is_asked_for_its_votes() -> None:
+    pool = CandidatePool()
+    pool.call("b")
+    assert pool.vote_requests(pool.call("c")) == {2: O2, 3: O2}
+    assert pool.vote_requests(pool.call("d", config=E2)) == {}
+    assert elected(pool.grant("b", "c")) == O2
 
 
 def test_a_member_that_is_no_voter_does_not_count() -> None:

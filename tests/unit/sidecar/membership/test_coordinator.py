@@ -7,7 +7,7 @@ import pytest
 from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import CloseReason, Fault, RoundToken, Strategy, WorkersState
-from understudy_protocol.observer import ForkFallbacks, NodeFact, Nodes
+from understudy_protocol.observer import Appoint, ForkFallbacks, NodeFact, Nodes
 from understudy_sidecar.membership.events import FromOperator, Received
 from understudy_sidecar.membership.round_state import Phase
 
@@ -361,6 +361,9 @@ def test_the_next_round_waits_no_longer_than_the_grace_period_of_the_member() ->
 # The end
 
 
+ALL = ("active-0", "active-1", "spare-0")
+
+
 def finish(driven: DrivenCoordinator, *names: str) -> None:
     for name in names:
         driven.receive(name, m.Finished(driven.token))
@@ -371,6 +374,7 @@ def test_when_all_workers_have_exited_0_all_members_receive_the_close_and_the_co
     finish(driven, "active-0")
     assert driven.coordinator.closed is None
     finish(driven, "active-1")
+    driven.answer_heartbeats(*ALL)  # a majority confirms that the coordinator is followed
     closes = [driven.take(name, m.Close)[0].reason for name in ("active-0", "active-1", "spare-0")]
     assert closes == [CloseReason.SUCCEEDED] * 3
     for name in ("active-0", "active-1", "spare-0"):
@@ -383,6 +387,7 @@ def test_when_all_workers_have_exited_0_all_members_receive_the_close_and_the_co
 def test_it_waits_a_limited_time_for_acknowledgements() -> None:
     driven = running()
     finish(driven, "active-0", "active-1")
+    driven.answer_heartbeats(*ALL)
     driven.later(CLOSE_ACK_S + 0.1)
     assert driven.has_completed_shutdown
 
@@ -390,6 +395,7 @@ def test_it_waits_a_limited_time_for_acknowledgements() -> None:
 def test_a_member_that_joins_after_the_close_receives_it() -> None:
     driven = running()
     finish(driven, "active-0", "active-1")
+    driven.answer_heartbeats(*ALL)
     driven.join("spare-7")
     assert driven.take("spare-7", m.Close)
 
@@ -400,7 +406,41 @@ def test_the_loss_of_a_member_that_has_finished_is_no_fault() -> None:
     driven.drop("active-0")
     assert driven.assigned() == {}
     finish(driven, "active-1")
+    driven.answer_heartbeats("active-1", "spare-0")
     assert driven.coordinator.closed is not None
+
+
+def test_a_coordinator_that_is_cut_off_does_not_close_the_job_as_succeeded() -> None:
+    """Found by the simulation (seed 872669): the others had elected a coordinator, and trained again."""
+    driven = running()
+    driven.later(5, *ALL)  # they become voters
+    finish(driven, "active-0", "active-1")
+    driven.answer_heartbeats("active-0")  # one of three voters
+    assert driven.coordinator.closed is None
+    driven.answer_heartbeats("active-1")
+    assert driven.coordinator.closed is not None
+
+
+def test_a_coordinator_whose_finished_members_are_gone_reports_that_it_lacks_a_majority() -> None:
+    """The operator then appoints it again, in an epoch without these voters."""
+    driven = running(spares=0)
+    driven.later(5, "active-0", "active-1")
+    finish(driven, "active-1")
+    driven.drop("active-1")
+    finish(driven, "active-0")
+    assert driven.coordinator.closed is None
+    assert driven.coordinator.snapshot().lacks_quorum
+    driven.coordinator.appoint(Appoint(2, driven.token.round, {}), driven.now)
+    assert driven.coordinator.closed is not None
+
+
+def test_a_success_is_forgotten_if_workers_have_to_run_again_before_a_majority_confirms_it() -> None:
+    driven = running()
+    driven.later(5, *ALL)
+    finish(driven, "active-0", "active-1")
+    driven.fail_worker("active-1")
+    driven.answer_heartbeats(*ALL)
+    assert driven.coordinator.closed is None
 
 
 def test_the_loss_of_a_member_that_has_finished_is_a_fault_if_another_has_to_run_again() -> None:

@@ -75,6 +75,7 @@ def test_all_members_of_the_smaller_round_finish_the_job() -> None:
     driven = shrunk()
     for name in ("active-0", "active-2", "active-3"):
         driven.receive(name, m.Finished(driven.token))
+    driven.answer_heartbeats("active-0", "active-2", "active-3")
     assert driven.coordinator.closed is not None
 
 

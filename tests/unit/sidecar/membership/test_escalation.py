@@ -253,6 +253,24 @@ def test_a_member_whose_last_message_was_delayed_is_the_cause_if_it_is_lost_befo
     assert charged(driven) == 1
 
 
+def test_a_member_that_was_lost_before_is_the_cause_although_another_one_was_lost_in_between() -> None:
+    """Found by the simulation (seed 874383): a frozen coordinator found the messages of many seconds at once."""
+    # given a coordinator that did not run, and a member that disconnected meanwhile
+    driven = running(3, spares=3, max_in_place=10)
+    driven.later(0.1, *ALL_MEMBERS)
+    driven.now += 20.0
+    driven.drop("active-0")
+    driven.fail_worker("active-1", "a peer has gone")
+    # when a third one is lost, and then the disconnected one does not come back
+    driven.answer_heartbeats("active-1", "active-2", "spare-0", "spare-1", "spare-2")
+    driven.receive("active-2", m.Gone("its sidecar cannot store its state"))
+    driven.later(2.1, "active-1", "spare-0", "spare-1", "spare-2")
+    # then it is the cause of the worker's failure, and nothing is charged
+    reported = [(x.fault, x.cause.pod) for x in driven.coordinator.snapshot().recoveries]
+    assert reported == [(Fault.POD, "active-0"), (Fault.POD, "active-2")]
+    assert charged(driven) == 0
+
+
 def test_a_member_that_does_not_answer_is_the_cause() -> None:
     driven = job()
     fails_and_restarts(driven, "active-1")

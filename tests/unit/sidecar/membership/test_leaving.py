@@ -268,6 +268,7 @@ def test_a_leave_of_a_finished_member_does_not_drain_the_others() -> None:
     assert driven.take("active-1", m.Drain) == []
     driven.receive("active-0", m.Gone("its launcher has ended"))
     driven.receive("active-1", m.Finished(driven.token))
+    driven.answer_heartbeats("active-1", "spare-0")
     assert driven.coordinator.closed is not None
 
 

@@ -52,6 +52,7 @@ def test_a_round_that_continues_keeps_its_token_even_if_the_operator_knows_a_hig
     assert driven.token == later_round
     driven.receive("active-0", m.Finished(later_round))
     driven.receive("active-1", m.Finished(later_round))
+    driven.answer_heartbeats("active-0", "active-1")
     assert driven.coordinator.closed is not None
 
 
@@ -108,6 +109,7 @@ def test_workers_that_finish_before_the_round_continues_have_finished() -> None:
     driven.receive("active-0", m.Finished(ROUND))
     driven.join("active-1", ROUND, 1, RUNNING)
     driven.receive("active-1", m.Finished(ROUND))
+    driven.answer_heartbeats("active-0", "active-1")
     assert driven.coordinator.closed is not None
     assert driven.coordinator.closed.reason is CloseReason.SUCCEEDED
 
@@ -185,6 +187,14 @@ def test_members_whose_workers_had_saved_when_the_coordinator_was_lost_wait_for_
     )
     driven.receive("active-2", m.Drained(ROUND))
     assert driven.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2}
+
+
+def test_a_drain_that_continues_lasts_no_longer_than_the_grace_period() -> None:
+    """A member may report any time."""
+    driven = successor(2)
+    driven.join("active-0", ROUND, 0, WorkersState.IDLE, drain_s=1e12)
+    driven.join("active-1", ROUND, 1, RUNNING)
+    assert driven.take("active-1", m.Drain) == [m.Drain(ROUND, 30.0)]
 
 
 def test_a_drain_that_continues_ends_with_its_time() -> None:
@@ -318,6 +328,26 @@ def test_each_pod_that_was_lost_with_the_coordinator_is_an_entry_with_its_name_a
         ("active-1", "node-1"),
         ("active-2", "node-2"),
     }
+
+
+def test_a_lost_pod_is_named_although_a_recovery_from_an_earlier_fault_of_it_is_still_open() -> None:
+    """Found by the simulation (seed 838344)."""
+    # given a round after a failure on active-1, which no step has ended yet
+    rank_holders = tuple(m.RankHolder(n, f"uid-active-{n}", f"active-{n}", f"node-{n}") for n in range(2))
+    cause = Cause(1, "active-1", "node-1", None, "SIGKILL", "killed by SIGKILL")
+    entry = Recovery(3, Fault.PROCESS, Strategy.IN_PLACE, cause, START - 9.0, None, "restart 1 of 2 within 1 h")
+    history = History(Term(1, 1), 1, (), {}, (entry,), 0)
+    voters = ("uid-active-0", "uid-active-1", "uid-spare-0")
+    leader_snapshot = m.LeaderSnapshot(
+        ConfigVersion(1, 1, 1), voters, (), "uid-spare-0", {}, history, ROUND, rank_holders=rank_holders
+    )
+    driven = DrivenCoordinator(2, elected=leader_snapshot)
+    # when active-1 does not join the next coordinator
+    driven.join("active-0", ROUND, 0, WorkersState.FAILED)
+    driven.later(SETTLE_S + 1, "active-0")
+    # then it is lost
+    reported = driven.coordinator.snapshot().recoveries
+    assert [(x.fault, x.cause.pod) for x in reported] == [(Fault.PROCESS, "active-1"), (Fault.POD, "active-1")]
 
 
 @pytest.mark.parametrize("appointed_by", ["operator", "operator, with an estate", "members"])

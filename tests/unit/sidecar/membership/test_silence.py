@@ -9,12 +9,15 @@ import pytest
 from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import Fault, RoundToken, Strategy, WorkersState
+from understudy_sidecar.membership.events import Unreachable
 from understudy_sidecar.membership.silence import SilenceWatch, Timeouts
 from understudy_sidecar.membership.stall import StepWatch
 
 HEARTBEATS = 3
 LEAST_STALL_S = 1.0
 REPORT_EVERY_S = 0.5
+CONFIG_CHANGE_S = 0.5
+LATE_ACK_S = 0.5
 
 PATIENCE = Timeouts(answer_s=3.0, silent_after_s=10.0, heartbeat_s=5.0, probe_again_s=5.0)
 ALL_MEMBERS = ("active-0", "active-1", "spare-0")
@@ -84,6 +87,68 @@ def test_when_the_training_stalls_every_active_member_is_pinged_and_a_frozen_one
     driven.later(STALL_S + PATIENCE.answer_s + 0.1, "active-0", "spare-0")
     assert driven.lost_pods() == {"active-1": "Node"}
     assert "stalled" in driven.recovery().cause.message
+
+
+def unreachable(driven: DrivenCoordinator, *names: str) -> None:
+    """The kernel reports that the machines of these pods acknowledge no packet."""
+    driven.do(Unreachable(frozenset(driven.link(name) for name in names)))
+
+
+def test_in_a_stall_a_member_is_lost_as_soon_as_its_machine_acknowledges_no_packet() -> None:
+    driven = running()
+    driven.later(STALL_S + 0.01, "active-0", "spare-0")
+    assert driven.watched == ["active-0", "active-1"]
+    unreachable(driven, "active-1")
+    assert driven.lost_pods() == {"active-1": "Node"}
+    assert driven.recovery().cause.message == "the training stalled, and its machine acknowledges no packet"
+    driven.answer_heartbeats("active-0", "spare-0")  # a majority confirms that the coordinator itself is not cut off
+    assert driven.assigned() == {"active-0": 0, "spare-0": 1}
+
+
+def test_a_member_that_got_no_assignment_is_lost_as_soon_as_its_machine_acknowledges_no_packet() -> None:
+    # given a worker that fails because the machine of another one has no power, which nobody knows yet
+    driven = running(spares=2)
+    driven.fail_worker("active-0", "a peer has gone")
+    assert driven.token.round == 1
+    driven.receive("active-0", m.Ack(driven.token))
+    driven.later(LATE_ACK_S + 0.1)
+    assert driven.watched == ["active-1"]
+    # when its kernel acknowledges nothing
+    unreachable(driven, "active-1")
+    # then it is lost, and is the cause
+    reason = "it did not acknowledge its assignment, and its machine acknowledges no packet"
+    assert driven.lost_pods() == {"active-1": "Node"}
+    assert (driven.recovery().fault, driven.recovery().cause.message) == (Fault.NODE, reason)
+
+
+def test_a_machine_that_acknowledges_no_packet_is_no_loss_if_the_training_continues() -> None:
+    driven = running()
+    driven.later(STALL_S + 0.01, "active-0", "spare-0")
+    driven.report_step("active-0")
+    unreachable(driven, "active-1")
+    assert driven.lost_pods() == {}
+
+
+def test_a_member_that_has_answered_is_not_lost_for_its_packets() -> None:
+    driven = running()
+    driven.later(STALL_S + 0.01, *ALL_MEMBERS)
+    unreachable(driven, "active-1")
+    assert driven.lost_pods() == {}
+
+
+def test_a_coordinator_that_reaches_no_majority_of_machines_counts_none_of_them_as_lost() -> None:
+    # given a coordinator with four voters
+    driven = running(3)
+    driven.later(CONFIG_CHANGE_S + 0.1, "active-0", "active-1", "active-2", "spare-0")
+    assert len(driven.coordinator.snapshot().voters) == 4
+    # when the machines of two of them acknowledge no packet, then its own network may be broken
+    driven.report_step("active-0")
+    driven.later(STALL_S + 0.01, "active-0")
+    unreachable(driven, "active-1", "active-2")
+    assert driven.lost_pods() == {}
+    # but one of them is lost
+    unreachable(driven, "active-1")
+    assert driven.lost_pods() == {"active-1": "Node"}
 
 
 def test_a_stall_in_which_all_members_answer_is_no_fault() -> None:

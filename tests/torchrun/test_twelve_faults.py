@@ -1,0 +1,23 @@
+"""`understudy local why` names the rank and the cause of each fault, with real processes and real gloo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.torchrun import twelve_faults
+from tests.torchrun.twelve_faults import LOCAL, LocalFault
+
+#: Nightly: some of the faults are times without a step, which a busy machine makes by itself.
+pytestmark = [pytest.mark.timeout(400), pytest.mark.nightly]
+
+
+@pytest.mark.parametrize("fault", LOCAL, ids=[fault.name for fault in LOCAL])
+def test_why_names_the_rank_and_the_cause(fault: LocalFault, tmp_path: Path, torch: Path) -> None:
+    # given a training of four ranks in which this fault happens
+    with twelve_faults.broken(fault, tmp_path, torch) as run:
+        # when it has been detected
+        answer = twelve_faults.explained(fault, run, tmp_path)
+    # then `why` names the rank and the cause
+    assert answer.is_right(fault), answer
