@@ -205,3 +205,45 @@ def test_a_pod_that_was_asked_to_end_leaves_once_its_newest_snapshots_are_copied
 def test_a_pod_whose_launcher_has_crashed_leaves_at_once() -> None:
     driven = running_with_copies()
     assert to_coordinator(driven.do(e.LauncherDown())) == [m.Gone("its launcher has ended")]
+
+
+def joins(effects: list[Any]) -> list[m.Join]:
+    return [x for x in to_coordinator(effects) if isinstance(x, m.Join)]
+
+
+def test_to_the_next_coordinator_a_drain_has_not_ended_while_the_newest_snapshots_are_being_copied() -> None:
+    # given a drain, after which the newest snapshots are being copied when the coordinator is lost
+    driven = running_with_copies()
+    driven.hear(m.Drain(R1, 20.0))
+    driven.report(l.WorkersDrained(R1))
+    driven.do(e.LinkDown())
+    (join,) = joins(driven.do(e.LinkUp("10.0.0.9")))
+    assert (join.workers, join.drain_s) == (WorkersState.RUNNING, 20.0)
+    # when they are copied before the next coordinator has answered, then the member reports the end in another Join
+    assert joins(driven.do(e.CopiesFlushed())) == []
+    (join,) = joins(driven.hear(replace(WELCOME, token=R1)))
+    assert (join.workers, join.drain_s) == (WorkersState.IDLE, 20.0)
+
+
+def test_the_end_of_a_drain_is_reported_to_the_next_coordinator_too() -> None:
+    driven = running_with_copies()
+    driven.report(l.WorkersDrained(R1))
+    driven.do(e.LinkDown(), e.LinkUp("10.0.0.9"))
+    driven.hear(replace(WELCOME, token=R1))
+    # its Drain changes nothing: the workers have ended, and their snapshots are being copied already
+    driven.hear(m.Drain(R1, 10.0))
+    assert driven.report(l.WorkersDrained(R1)) == []
+    assert driven.do(e.CopiesFlushed()) == [e.ToCoordinator(m.Drained(R1))]
+
+
+def test_a_leaving_pod_whose_launcher_has_ended_calls_the_next_coordinator_until_its_snapshots_are_copied() -> None:
+    driven = running_with_copies()
+    driven.report(l.Terminating(30.0, Verdict.UNKNOWN))
+    driven.do(e.LauncherDown(), e.LinkDown())
+    (join,) = joins(driven.do(e.LinkUp("10.0.0.9")))
+    assert (join.workers, join.leaving) == (
+        WorkersState.RUNNING,
+        m.Leaving("the trainer container got SIGTERM", 30.0, Verdict.UNKNOWN),
+    )
+    driven.hear(replace(WELCOME, token=R1))
+    assert to_coordinator(driven.do(e.CopiesFlushed())) == [m.Gone("its launcher has ended")]
