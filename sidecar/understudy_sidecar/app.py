@@ -59,8 +59,6 @@ from understudy_sidecar.settings import Settings, sidecar_identity
 from understudy_sidecar.verdicts import AnnotationFile, Verdicts, watch_node_file
 
 FLUSH_LIMIT_S = 1.0
-#: The coordinator's own limit for its shutdown is 3 s; this one only guards against a bug in it.
-SHUTDOWN_LIMIT_S = 5.0
 log = logging.getLogger(__name__)
 
 
@@ -172,10 +170,11 @@ class Sidecar:
 
     async def _until_over(self) -> None:
         await self._process_may_end.wait()
+        limit_s = self._core.end_limit_s
         try:
-            await asyncio.wait_for(self._is_over.wait(), SHUTDOWN_LIMIT_S)
+            await asyncio.wait_for(self._is_over.wait(), limit_s)
         except TimeoutError:
-            log.error("the coordinator did not complete its shutdown within %g s; the sidecar exits", SHUTDOWN_LIMIT_S)
+            log.error("the shutdown has not completed within %g s; the sidecar exits", limit_s)
 
     def _on_sigterm(self) -> None:
         """The kubelet ends a sidecar after the trainer container, so its launcher has ended, or is killed soon."""

@@ -70,7 +70,9 @@ class Serve:
 
 @dataclass(frozen=True)
 class Flush:
-    """No worker saves any more. Answered by Flushed when the newest snapshots are copied, or cannot be."""
+    """No worker of this round saves any more. Answered by Flushed when the newest snapshots are copied, or cannot be."""
+
+    token: RoundToken
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class Fetched:
 
 @dataclass(frozen=True)
 class Flushed:
-    pass
+    token: RoundToken
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from understudy_protocol import wire
 from understudy_protocol.copies import PeerAnswer, RequestCopy, SendCopies
-from understudy_protocol.enums import NO_ROUND
+from understudy_protocol.enums import NO_ROUND, RoundToken
 from understudy_protocol.snapshots import CopyPlan
 from understudy_sidecar import copy_commands as c
 from understudy_sidecar import shared_socket
@@ -60,7 +60,7 @@ class CopyLink:
         self._plan = c.Plan(NO_ROUND, c.NO_RANKS, CopyPlan(0))
         self._plan_until: asyncio.TimerHandle | None = None  # while the process has not answered it
         self._fetches: list[FetchCopy] = []  # not answered yet
-        self._is_flushing = False
+        self._flushing: RoundToken | None = None  # not answered yet
         self._files: tuple[int, list[int]] = (0, [])  # how many are the pod's own
         self._process: _Process | None = None
         self._keeping: asyncio.Task[None] | None = None
@@ -98,13 +98,12 @@ class CopyLink:
                     asyncio.get_running_loop().call_soon(self._fail_fetches)
                 else:
                     self._send(c.Fetch(effect.token, effect.group_rank, effect.saved, effect.holders))
-
-            case FlushCopies():
-                self._is_flushing = True
+            case FlushCopies(token):
+                self._flushing = token
                 if self._process is None or not self._files[1]:
                     asyncio.get_running_loop().call_soon(self._end_flush)
                 else:
-                    self._send(c.Flush())
+                    self._send(c.Flush(token))
 
     # Calls of other pods --------------------------------------------------------------------------------------------
 
@@ -214,7 +213,7 @@ class CopyLink:
                 case c.Fetched(token, saved, error):
                     self._fetches = [x for x in self._fetches if (x.token, x.saved) != (token, saved)]
                     self._handle(CopyFetched(token, saved, error))
-                case c.Flushed():
+                case c.Flushed(token) if token == self._flushing:
                     self._end_flush()
                 case c.Counts():
                     self._counts = replace(message)
@@ -239,9 +238,9 @@ class CopyLink:
             self._handle(CopiesPlanned(self._plan.token, ()))
 
     def _end_flush(self) -> None:
-        if self._is_flushing:
-            self._is_flushing = False
-            self._handle(CopiesFlushed())
+        if self._flushing is not None:
+            token, self._flushing = self._flushing, None
+            self._handle(CopiesFlushed(token))
 
     def _fail_fetches(self) -> None:
         fetches, self._fetches = self._fetches, []

@@ -39,7 +39,7 @@ class CopyProcess:
         self._files: CopyFiles | None = None
         self._plan: c.Plan | None = None
         self._keeper = Keeper(self._key, setup.nproc, self.say)
-        self._sender = Sender(self._key, setup, self.say, lambda: self._send(c.Flushed()))
+        self._sender = Sender(self._key, setup, self.say, lambda token: self._send(c.Flushed(token)))
         self._counts = c.Counts(0, 0, 0, 0)
 
     def run(self) -> None:
@@ -61,8 +61,8 @@ class CopyProcess:
                 self._on_plan(message)
             case c.Fetch():
                 threading.Thread(target=self._fetch, args=(message,), name="fetch", daemon=True).start()
-            case c.Flush():
-                self._sender.flush()
+            case c.Flush(token):
+                self._sender.flush(token)
             case c.Receive() if fds:
                 _in_thread(self._keeper.receive, message, _connection(fds[0]))
             case c.Serve() if fds:

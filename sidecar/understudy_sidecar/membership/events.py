@@ -250,6 +250,8 @@ class CopyFetched:
 class CopiesFlushed:
     """The answer to FlushCopies. The newest snapshots are copied, or no pod that keeps the copies can be reached."""
 
+    token: RoundToken
+
 
 @dataclass(frozen=True)
 class ClosedByOperator:
@@ -332,7 +334,10 @@ class FetchCopy:
 
 @dataclass(frozen=True)
 class FlushCopies:
-    """No worker saves any more: copy the newest snapshots of this pod's ranks; answered by CopiesFlushed."""
+    """No worker of this round saves any more: copy the newest snapshots of this pod's ranks; answered by CopiesFlushed.
+    """
+
+    token: RoundToken
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,7 @@ class Member:
 
     def _on_copies(self, event: CopiesPlanned | CopyFetched | CopiesFlushed) -> None:
         if isinstance(event, CopiesFlushed):
-            member_launcher.on_copies_flushed(self._me)
+            member_launcher.on_copies_flushed(self._me, event.token)
         else:
             member_copies.on_event(self._me, event)
 
@@ -189,7 +189,8 @@ class Member:
     @property
     def is_flushing(self) -> bool:
         """Whether its newest snapshots are being copied before its pod ends."""
-        return self._me.copies.flushing is not None and self._me.end.closed is None
+        has_ended = self._me.end.closed is not None or bool(self._me.end.replacement_reason)
+        return self._me.copies.flushing is not None and not has_ended
 
     @property
     def closed(self) -> m.Close | None:

@@ -24,6 +24,7 @@ def on_assign(me: MemberState, assign: m.Assign) -> None:
     if copies.missed == assign.token:
         copies.missed = copies.missed_before  # it was disconnected for a moment
     copies.token, copies.plan, copies.kept, copies.fetching = assign.token, assign.copies, None, None
+    copies.flushing = None
     if assign.copies is not None:
         me.do(PlanCopies(assign.token, assign.group_rank, assign.copies))
 
@@ -72,16 +73,18 @@ def flush(me: MemberState) -> bool:
     copies, token = me.copies, me.workers.token
     if copies.plan is None or not copies.plan.holders or copies.token != token:
         return False
-    if copies.flushing is None:
-        me.do(FlushCopies())
-    copies.flushing = token
+    if copies.flushing != token:
+        copies.flushing = token
+        me.do(FlushCopies(token))
     return True
 
 
-def on_flushed(me: MemberState) -> RoundToken | None:
-    """The round whose snapshots were to be copied; None: no flush was awaited."""
-    token, me.copies.flushing = me.copies.flushing, None
-    return token
+def on_flushed(me: MemberState, token: RoundToken) -> bool:
+    """Whether the flush of this round was awaited: a newer round may have begun meanwhile."""
+    is_awaited = me.copies.flushing == token
+    if is_awaited:
+        me.copies.flushing = None
+    return is_awaited
 
 
 def _on_planned(me: MemberState, event: CopiesPlanned) -> None:

@@ -34,9 +34,8 @@ def on_event(me: MemberState, event: LauncherUp | FromLauncher | LauncherDown, n
             _on_down(me, now)
 
 
-def on_copies_flushed(me: MemberState) -> None:
-    token = member_copies.on_flushed(me)
-    if token is None:
+def on_copies_flushed(me: MemberState, token: RoundToken) -> None:
+    if not member_copies.on_flushed(me, token):
         return
     if not me.launcher.has_ended:
         me.send(m.Drained(token))

@@ -78,8 +78,8 @@ class CopyingPod:
         return fetched.error
 
     async def flush(self) -> None:
-        self.link.do(FlushCopies())
-        assert await self.next_event() == CopiesFlushed()
+        self.link.do(FlushCopies(R0))
+        assert await self.next_event() == CopiesFlushed(R0)
 
     async def next_event(self) -> CopiesPlanned | CopyFetched | CopiesFlushed:
         await until(lambda: bool(self.events), "an answer of the process for copies")

@@ -182,8 +182,8 @@ def running_with_copies() -> DrivenMember:
 
 def test_a_drain_is_reported_once_the_newest_snapshots_are_copied() -> None:
     driven = running_with_copies()
-    assert driven.report(l.WorkersDrained(R1)) == [e.FlushCopies()]
-    assert driven.do(e.CopiesFlushed()) == [e.ToCoordinator(m.Drained(R1))]
+    assert driven.report(l.WorkersDrained(R1)) == [e.FlushCopies(R1)]
+    assert driven.do(e.CopiesFlushed(R1)) == [e.ToCoordinator(m.Drained(R1))]
 
 
 def test_without_copies_a_drain_is_reported_at_once() -> None:
@@ -196,9 +196,9 @@ def test_without_copies_a_drain_is_reported_at_once() -> None:
 def test_a_pod_that_was_asked_to_end_leaves_once_its_newest_snapshots_are_copied() -> None:
     driven = running_with_copies()
     driven.report(l.Terminating(30.0, Verdict.UNKNOWN))
-    assert driven.do(e.LauncherDown()) == [e.FlushCopies()]
+    assert driven.do(e.LauncherDown()) == [e.FlushCopies(R1)]
     assert driven.member.is_flushing
-    assert to_coordinator(driven.do(e.CopiesFlushed())) == [m.Gone("its launcher has ended")]
+    assert to_coordinator(driven.do(e.CopiesFlushed(R1))) == [m.Gone("its launcher has ended")]
     assert not driven.member.is_flushing
 
 
@@ -220,7 +220,7 @@ def test_to_the_next_coordinator_a_drain_has_not_ended_while_the_newest_snapshot
     (join,) = joins(driven.do(e.LinkUp("10.0.0.9")))
     assert (join.workers, join.drain_s) == (WorkersState.RUNNING, 20.0)
     # when they are copied before the next coordinator has answered, then the member reports the end in another Join
-    assert joins(driven.do(e.CopiesFlushed())) == []
+    assert joins(driven.do(e.CopiesFlushed(R1))) == []
     (join,) = joins(driven.hear(replace(WELCOME, token=R1)))
     assert (join.workers, join.drain_s) == (WorkersState.IDLE, 20.0)
 
@@ -233,7 +233,7 @@ def test_the_end_of_a_drain_is_reported_to_the_next_coordinator_too() -> None:
     # its Drain changes nothing: the workers have ended, and their snapshots are being copied already
     driven.hear(m.Drain(R1, 10.0))
     assert driven.report(l.WorkersDrained(R1)) == []
-    assert driven.do(e.CopiesFlushed()) == [e.ToCoordinator(m.Drained(R1))]
+    assert driven.do(e.CopiesFlushed(R1)) == [e.ToCoordinator(m.Drained(R1))]
 
 
 def test_a_leaving_pod_whose_launcher_has_ended_calls_the_next_coordinator_until_its_snapshots_are_copied() -> None:
@@ -246,4 +246,4 @@ def test_a_leaving_pod_whose_launcher_has_ended_calls_the_next_coordinator_until
         m.Leaving("the trainer container got SIGTERM", 30.0, Verdict.UNKNOWN),
     )
     driven.hear(replace(WELCOME, token=R1))
-    assert to_coordinator(driven.do(e.CopiesFlushed())) == [m.Gone("its launcher has ended")]
+    assert to_coordinator(driven.do(e.CopiesFlushed(R1))) == [m.Gone("its launcher has ended")]
