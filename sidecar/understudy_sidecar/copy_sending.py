@@ -3,8 +3,10 @@
 Rules: one snapshot at a time, and the one of the rank whose copies are oldest. While it is sent, its slot is marked, so
 that a save overwrites the other slot and waits for nothing. If the header has changed before the last chunk, or if a
 newer plan comes, the connection is closed: the other pod drops an incomplete record. Chunks of 1 MiB are encrypted
-straight from the slot, and sent to all holders. A holder that cannot be reached is called again after RETRY_S. A flush
-ends when nothing is left to send, and each holder has closed its connection: then it has stored what it has received.
+straight from the slot, and sent to all holders. A holder that cannot be reached is called again after RETRY_S. If a
+round gets other holders, they get the newest snapshot again. A flush sends both slots: the drained workers of other
+ranks may have ended one save earlier. It ends when nothing is left to send, and each holder has closed its connection:
+then it has stored what it has received.
 """
 
 import socket
@@ -13,7 +15,7 @@ import time
 from collections.abc import Callable
 
 from understudy_protocol.copies import SendCopies
-from understudy_protocol.enums import RoundToken
+from understudy_protocol.enums import NO_ROUND, RoundToken
 from understudy_protocol.snapshot_files import CHUNK_BYTES, SLOTS, TAG_BYTES, Header, read_header, record_bytes
 from understudy_protocol.snapshots import CopyHolder, SavedStep
 from understudy_sidecar import copy_commands as c
@@ -29,16 +31,18 @@ RETRY_S = 1.0
 class Sender:
     """`run` is the thread; the other methods are called by others."""
 
-    def __init__(self, key: bytes, setup: c.Setup, say: Callable[[str], None], on_flushed: Callable[[], None]) -> None:
+    def __init__(self, key: bytes, setup: c.Setup, say: Callable[[str], None], on_flushed: Callable[[RoundToken], None]) -> None:
         self._key, self._setup, self._say, self._on_flushed = key, setup, say, on_flushed
         self._changed = threading.Condition()
         self._files: CopyFiles | None = None
         self._plan: c.Plan | None = None
-        self._sent: dict[int, tuple[SavedStep, int]] = {}  # the newest and its serial, by local rank
+        self._holders: tuple[RoundToken, tuple[CopyHolder, ...]] = (NO_ROUND, ())  # that the copies in _sent went to
+        self._sent: dict[int, tuple[SavedStep, ...]] = {}  # by local rank: the newest ones, oldest first
+        self._serials: dict[int, int] = {}  # of the newest snapshot of the round that was sent, by local rank
         self._streams: dict[str, socket.socket] = {}  # by pod uid
         self._stream_plans: dict[str, RoundToken] = {}  # the round of each stream
         self._retry_at: dict[str, float] = {}
-        self._is_flushing = False
+        self._flushing: RoundToken | None = None
         self._copied = self._skipped = self._failed = self._bytes = 0
 
     def use(self, files: CopyFiles) -> None:
@@ -48,14 +52,12 @@ class Sender:
 
     def plan(self, plan: c.Plan) -> None:
         with self._changed:
-            if self._plan is not None and plan.token != self._plan.token:
-                self._sent.clear()
             self._plan = plan
             self._changed.notify()
 
-    def flush(self) -> None:
+    def flush(self, token: RoundToken) -> None:
         with self._changed:
-            self._is_flushing = True
+            self._flushing = token
             self._changed.notify()
 
     def counts(self) -> c.Counts:
@@ -64,15 +66,15 @@ class Sender:
     def run(self) -> None:
         while True:
             with self._changed:
-                if not self._is_flushing:
+                if self._flushing is None:
                     self._changed.wait(POLL_S if self._may_send() else None)
-                files, plan, is_flushing = self._files, self._plan, self._is_flushing
+                files, plan, flushing = self._files, self._plan, self._flushing
             if files is not None and plan is not None and plan.group_rank != c.NO_RANKS:
-                self._send_newest(files, plan)
-            if is_flushing and self._plan is plan:
-                self._end_streams()
+                self._send_newest(files, plan, is_flush=flushing is not None)
+            if flushing is not None and self._plan is plan:
+                self._end_flush(flushing)
 
-    def _end_streams(self) -> None:
+    def _end_flush(self, token: RoundToken) -> None:
         for uid, stream in self._streams.items():
             try:
                 stream.shutdown(socket.SHUT_WR)
@@ -81,42 +83,54 @@ class Sender:
                 self._fail(uid, f"the connection broke: {error}")
         self._close([*self._streams])
         with self._changed:
-            self._is_flushing = False
-        self._on_flushed()
+            if self._flushing == token:
+                self._flushing = None
+        self._on_flushed(token)
 
     def _may_send(self) -> bool:
         return self._files is not None and self._plan is not None and bool(self._plan.plan.holders)
 
-    def _send_newest(self, files: CopyFiles, plan: c.Plan) -> None:
+    def _send_newest(self, files: CopyFiles, plan: c.Plan, *, is_flush: bool) -> None:
         """Until there is nothing new."""
+        self._begin(plan)
         while self._plan is plan and self._files is files:
-            found = [x for x in (self._newest(files, plan, rank) for rank in range(self._setup.nproc)) if x is not None]
+            ranks = range(self._setup.nproc)
+            found = [x for x in (self._unsent(files, plan, rank, is_flush=is_flush) for rank in ranks) if x is not None]
             streams = self._open_streams(plan) if found else []
             if not streams:
                 return
-            local_rank, slot, data = min(found, key=lambda x: self._serial_sent(x[0]))
+            local_rank, slot, data = min(found, key=lambda x: self._serials.get(x[0], 0))
             files.mark_copied(local_rank, slot)
             try:
                 self._send(files, plan, streams, (local_rank, slot, data))
             finally:
                 files.mark_copied(local_rank, None)
 
-    def _serial_sent(self, local_rank: int) -> int:
-        return self._sent[local_rank][1] if local_rank in self._sent else 0
+    def _begin(self, plan: c.Plan) -> None:
+        holders = (plan.token, plan.plan.holders)
+        if holders != self._holders:
+            self._sent.clear()
+        if plan.token != self._holders[0]:
+            self._serials.clear()
+        self._holders = holders
 
-    def _newest(self, files: CopyFiles, plan: c.Plan, local_rank: int) -> tuple[int, int, bytes] | None:
-        """The slot of the newest snapshot of this round that was not sent, and its header."""
-        newest: tuple[SavedStep, int, bytes] | None = None
+    def _unsent(
+        self, files: CopyFiles, plan: c.Plan, local_rank: int, *, is_flush: bool
+    ) -> tuple[int, int, bytes] | None:
+        """The slot of the newest snapshot of this round, unless it was sent, and its header. In a flush also the slot
+        of the other one.
+        """
+        found: list[tuple[SavedStep, int, bytes]] = []
         for slot in range(SLOTS):
             data = files.own_header_bytes(local_rank, slot)
             header = read_header(data)
-            if header is None or header.saved.token != plan.token or not 0 < header.size <= files.slot_bytes:
-                continue
-            if newest is None or header.saved > newest[0]:
-                newest = (header.saved, slot, data)
-        if newest is None or (local_rank in self._sent and newest[0] <= self._sent[local_rank][0]):
-            return None
-        return local_rank, newest[1], newest[2]
+            if header is not None and header.saved.token == plan.token and 0 < header.size <= files.slot_bytes:
+                found.append((header.saved, slot, data))
+        sent = self._sent.get(local_rank, ())
+        for saved, slot, data in sorted(found, reverse=True):
+            if saved not in sent and (is_flush or not sent or saved > sent[-1]):
+                return local_rank, slot, data
+        return None
 
     # One copy -------------------------------------------------------------------------------------------------------
 
@@ -145,8 +159,10 @@ class Sender:
     def _on_sent(self, local_rank: int, header: Header, holders: int) -> None:
         self._copied += 1
         self._bytes += holders * record_bytes(header.size)
-        self._skipped += max(0, header.serial - self._serial_sent(local_rank) - 1)
-        self._sent[local_rank] = (header.saved, header.serial)
+        serial = self._serials.get(local_rank, 0)
+        self._skipped += max(0, header.serial - serial - 1)
+        self._serials[local_rank] = max(header.serial, serial)
+        self._sent[local_rank] = tuple(sorted((*self._sent.get(local_rank, ()), header.saved)))[-SLOTS:]
 
     def _send_to(self, streams: list[tuple[str, socket.socket]], data: memoryview) -> list[tuple[str, socket.socket]]:
         """Return the streams that are left."""

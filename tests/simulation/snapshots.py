@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tests.simulation.sidecars import SimulatedSidecar
 
 SLOTS = 2
+NOTHING = SavedStep(NO_ROUND, -1)
 PLAN_S = (0.001, 0.05)
 COPY_S = (0.01, 0.6)  # more than a step at times
 FETCH_S = (0.01, 1.0)
@@ -103,7 +104,8 @@ class SimulatedCopies:
         self._sending: set[int] = set()  # local ranks
         self._memory: SimulatedMemory | None = None
         self._arrived_at = 0.0  # when all copies that were sent have arrived
-        self._sent: dict[int, SavedStep] = {}  # by local rank: the newest
+        self._sent: dict[int, list[SavedStep]] = {}  # to the holders of the round, by local rank
+        self._is_flushing = False
 
     @property
     def memory(self) -> SimulatedMemory | None:
@@ -120,18 +122,24 @@ class SimulatedCopies:
                 self._sidecar.later(delay, lambda: self._on_plan(token, -1 if group_rank is None else group_rank, plan))
             case e.FetchCopy():
                 self._sidecar.later(self._rng.uniform(*FETCH_S), lambda: self._fetch(effect))
-            case e.FlushCopies():
-                self._flush()
+            case e.FlushCopies(token):
+                self._is_flushing = True
+                for local_rank in range(self._nproc):
+                    self._on_save(local_rank)
+                self._flush(token)
 
-    def _flush(self) -> None:
+    def _flush(self, token: RoundToken) -> None:
         if self._sending:
-            self._sidecar.later(0.01, self._flush)
+            self._sidecar.later(0.01, lambda: self._flush(token))
         else:
+            self._is_flushing = False
             self._sidecar.later(
-                max(0.0, self._arrived_at - self._world.now), lambda: self._sidecar.handle(e.CopiesFlushed())
+                max(0.0, self._arrived_at - self._world.now), lambda: self._sidecar.handle(e.CopiesFlushed(token))
             )
 
     def _on_plan(self, token: RoundToken, group_rank: int, plan: CopyPlan) -> None:
+        if (token, plan.holders) != (self._token, self._plan.holders):
+            self._sent.clear()
         self._token, self._group_rank, self._plan, memory = token, group_rank, plan, self.memory
         kept: tuple[KeptSteps, ...] = ()
         if memory is not None:
@@ -147,11 +155,13 @@ class SimulatedCopies:
         if memory is None or local_rank in self._sending or not self._sidecar.alive:
             return
         own = [(x.saved, slot) for slot, x in enumerate(memory.slots[local_rank]) if x and x.saved.token == self._token]
-        saved, slot = max(own, default=(SavedStep(NO_ROUND, -1), 0))
+        sent = self._sent.setdefault(local_rank, [])
+        unsent = [x for x in own if x[0] not in sent and (self._is_flushing or x[0] > max(sent, default=NOTHING))]
+        saved, slot = max(unsent, default=(NOTHING, 0))
         header = memory.slots[local_rank][slot]
-        if header is None or saved <= self._sent.get(local_rank, SavedStep(NO_ROUND, -1)) or not self._plan.holders:
+        if header is None or saved == NOTHING or not self._plan.holders:
             return
-        self._sent[local_rank] = saved
+        sent.append(saved)
         self._sending.add(local_rank)
         memory.copied[local_rank] = slot
         for holder in self._plan.holders:

@@ -8,6 +8,7 @@ from tests.simulation import snapshots
 from tests.simulation.cluster import Setup
 from tests.simulation.test_scenarios import Job
 from understudy_protocol.enums import Tier
+from understudy_protocol.snapshots import SavedStep
 
 #: More steps than a copy may take, and than SUSPECT_STEPS.
 SETTLED_S = 6.0
@@ -144,6 +145,46 @@ def test_a_pod_that_leaves_hands_over_its_newest_snapshot(how: str, monkeypatch:
         given.next_round_steps(60.0)
         # then no step is lost, although the newest copy was of an older one when it was asked to end
         assert (given.recovery().tier, given.recovery().lost_steps) == (Tier.PEER, 0)
+
+
+def newest_kept(given: Job, rank: int) -> SavedStep:
+    """The newest copy of this rank's snapshots in any pod."""
+    memories = [pod.sidecar.copies.memory for pod in given.cluster.pods if pod.sidecar and pod.sidecar.copies]
+    headers = [header for memory in memories if memory for slots in memory.kept.values() for header in slots]
+    return max(header.saved for header in headers if header is not None and header.rank == rank)
+
+
+@pytest.mark.usefixtures("reliable")
+@pytest.mark.parametrize(("how", "recoveries"), [("SIGTERM", 1), ("drain", 2)])
+def test_the_next_coordinator_waits_until_a_pod_that_leaves_has_handed_over_its_newest_snapshot(
+    how: str, recoveries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given the coordinator is lost while a pod that leaves, and the others, copy their newest snapshots
+    monkeypatch.setattr(snapshots, "COPY_S", (6.0, 6.0))
+    given = job(spares=2, steps=4000, copies=1)
+    given.later(SETTLED_S)
+    victim = given.members[0]
+    if how == "SIGTERM":
+        victim.delete()
+    else:
+        given.cluster.drain(victim)
+    given.until(lambda: all(pod.sidecar and pod.sidecar.member.is_flushing for pod in given.members), 10.0)
+    assert victim.sidecar is not None
+    assert victim.sidecar.copies is not None
+    assert victim.sidecar.copies.memory is not None
+    newest = max(header.saved for header in victim.sidecar.copies.memory.slots[0] if header is not None)
+    assert newest_kept(given, rank=0) < newest
+    given.coordinator_pod().kill_sidecar()
+    # then the next round follows when another pod has it
+    given.until(lambda: given.token.round == given.round + 1, 60.0)
+    assert newest_kept(given, rank=0) == newest
+    # and the pod ends: at once, or when the coordinator of that round has drained it again
+    given.until(lambda: victim.ended, 60.0)
+    given.steps_again()
+    leader = given.cluster.leader()
+    assert leader is not None
+    assert leader.coordinator is not None
+    assert [x.cause.pod for x in leader.coordinator.snapshot().recoveries] == [victim.name] * recoveries
 
 
 def test_a_copy_that_is_damaged_leads_to_an_older_step_or_to_storage_with_the_reason(

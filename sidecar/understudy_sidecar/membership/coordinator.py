@@ -239,7 +239,8 @@ class Coordinator:
             return state.ending.until
         times = [state.silence.deadline(state.roster, state.steps), leaving.deadline(state), hangs.deadline(state)]
         times += [state.config_changes.due, escalation.deadline(state)]
-        times += (round_progress.deadline(state), restoring.deadline(state), *quorum.deadlines(state))
+        times += (round_progress.deadline(state), restoring.deadline(state), copies.deadline(state))
+        times += quorum.deadlines(state)
         if state.round.phase is not Phase.RUNNING:
             times += [at for at in self._round_check_times() if at > state.now]
             times.append(state.round_check.deadline())

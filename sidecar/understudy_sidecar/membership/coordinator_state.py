@@ -120,6 +120,7 @@ class Copies:
     #: That the plans were made from: Joins and domains, the number of members with ranks, and uids of those that leave.
     facts: tuple[list[m.Join], list[str], int, set[str]] = field(default_factory=lambda: ([], [], 0, set()))
     removals: int = 0  # of members, when the holders were last checked
+    place_at: float | None = None  # when the copies of a round that continues are placed again; None: they have been
 
 
 @dataclass

@@ -3,7 +3,8 @@
 Rules: copy_placement.py decides. A member with ranks gets its plan with its Assign, and a waiting one, which may keep
 copies too, with PlanCopies. A holder that is lost while the round runs is replaced at once: the members that this
 concerns get PlanCopies. A new coordinator learns the placement from the Joins, so copies stay where they are. While the
-members stay the same, so do their plans.
+members stay the same, so do their plans. A round of the previous coordinator that continues keeps its plans for
+HOLDERS_JOIN_S: a holder without ranks may join later than the members with ranks.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,27 +17,43 @@ from understudy_sidecar.membership.roster import MemberRecord
 from understudy_sidecar.membership.round_state import Phase
 
 
+HOLDERS_JOIN_S = 5.0
+
+
 def plan_round(state: CoordinatorState, active: Sequence[MemberRecord]) -> dict[str, CopyPlan]:
     """The plans of a round that is being formed, by uid; empty if the job wants no copies."""
     if not state.shape.snapshot_copies:
         return {}
+    state.copies.place_at = None
     _send(state, [member.uid for member in _place(state, active)])
     return state.copies.plans
 
 
 def adopt(state: CoordinatorState) -> None:
-    """The round of the previous coordinator continues."""
+    """The round of the previous coordinator continues. Until its workers have the choice they wait for the reports of
+    all members, and a member without a plan sends none.
+    """
     if state.shape.snapshot_copies:
-        state.copies.holders = _holders_of_joins(state)
-        unknown = {member.uid for member in state.roster.active_members() if member.kept is None}
-        _send(state, _place_again(state) | unknown)
+        wait_s = 0.0 if state.restores.choice is None else HOLDERS_JOIN_S
+        state.copies.holders, state.copies.place_at = {}, state.now + wait_s
+        on_time(state)
 
 
 def on_time(state: CoordinatorState) -> None:
     """Replace holders that were lost while the round runs."""
-    has_changed = state.copies.removals != state.roster.removals
-    if has_changed and state.shape.snapshot_copies and state.round.phase is Phase.RUNNING:
+    if not state.shape.snapshot_copies or state.round.phase is not Phase.RUNNING:
+        return
+    place_at = state.copies.place_at
+    if place_at is None and state.copies.removals != state.roster.removals:
         _replace_missing(state)
+    elif place_at is not None and state.now >= place_at:
+        state.copies.holders, state.copies.place_at = _holders_of_joins(state), None
+        unknown = {member.uid for member in state.roster.active_members() if member.kept is None}
+        _send(state, _place_again(state) | unknown)
+
+
+def deadline(state: CoordinatorState) -> float | None:
+    return state.copies.place_at if state.round.phase is Phase.RUNNING else None
 
 
 def on_rejoined(state: CoordinatorState, member: MemberRecord) -> None:

@@ -40,7 +40,9 @@ class KeptCopies:
         return reason or ("" if group_rank in self._set_of else "this pod has no memory for its copies")
 
     def place(self, group_rank: int, header: Header, slots: Slots) -> tuple[int, int] | None:
-        """The file and the slot for this copy; None if its rank is not one of the owner's, or the copy is not newer."""
+        """The file and the slot for this copy; None if its rank is not one of the owner's, or if there is a newer copy
+        in that slot, or the same one in either.
+        """
         local_rank = header.rank - group_rank * self._nproc
         if header.world_size != self._plan.world_size or not 0 <= local_rank < self._nproc:
             return None
@@ -48,7 +50,7 @@ class KeptCopies:
             return None
         file = self._set_of[group_rank] * self._nproc + local_rank
         ages = [self._age(found, header) for found in slots[file]]
-        if (True, header.saved) <= max(ages):
+        if (True, header.saved) in ages or (True, header.saved) < min(ages):
             return None
         return file, ages.index(min(ages))
 

@@ -72,11 +72,20 @@ def test_a_copy_of_another_rank_round_or_world_is_not_stored(other: Header) -> N
     assert kept.place(3, other, slots) is None
 
 
-def test_a_copy_that_is_not_newer_is_not_stored() -> None:
+def test_a_copy_between_the_two_that_are_kept_replaces_the_older_one() -> None:
+    kept, slots = keeping(3)
+    for step in (6, 8):
+        store(kept, slots, 3, header(3, step))
+    assert store(kept, slots, 3, header(3, 7)) == (0, 0)
+    assert kept.kept(slots, WORLD) == (KeptSteps(3, (SavedStep(R0, 7), SavedStep(R0, 8))),)
+
+
+def test_a_copy_that_is_kept_already_or_older_than_both_is_not_stored() -> None:
     kept, slots = keeping(3)
     store(kept, slots, 3, header(3, 8))
     assert store(kept, slots, 3, header(3, 8)) is None
-    assert store(kept, slots, 3, header(3, 7)) is None
+    store(kept, slots, 3, header(3, 7))
+    assert [store(kept, slots, 3, header(3, step)) for step in (6, 7, 8)] == [None, None, None]
 
 
 def test_an_owner_keeps_its_memory_from_plan_to_plan() -> None:

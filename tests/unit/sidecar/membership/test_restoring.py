@@ -452,10 +452,14 @@ def test_a_holder_that_is_lost_while_the_round_runs_is_replaced_at_once() -> Non
     assert plans(driven, "active-1") == [(["uid-active-0"], [0])]
 
 
-def test_a_new_coordinator_keeps_the_holders_that_members_report() -> None:
+def elected_in_round_1() -> DrivenCoordinator:
     uids = ("uid-active-0", "uid-active-1", "uid-spare-0")
     snapshot = m.LeaderSnapshot(ConfigVersion(1, 1, 1), uids, (), "uid-coordinator-0", {}, token=R1, stepped=R0)
-    driven = DrivenCoordinator(elected=snapshot, snapshots=True, snapshot_copies=1)
+    return DrivenCoordinator(elected=snapshot, snapshots=True, snapshot_copies=1)
+
+
+def test_a_new_coordinator_keeps_the_holders_that_members_report() -> None:
+    driven = elected_in_round_1()
     saved = SavedSteps(steps_of(R0, 6, 7).whole, choice=NO_POD)
     driven.join("active-0", R1, 0, WorkersState.RUNNING, saved=saved, term=Term(1, 2), kept=kept(rank_1=()))
     driven.join("active-1", R1, 1, WorkersState.RUNNING, saved=saved, term=Term(1, 2), kept=kept(rank_0=()))
@@ -465,10 +469,33 @@ def test_a_new_coordinator_keeps_the_holders_that_members_report() -> None:
     assert [plans(driven, name) for name in ("active-0", "active-1", "spare-0")] == [[], [], []]
 
 
+def test_a_new_coordinator_keeps_a_holder_that_joins_after_the_round_continues() -> None:
+    """Found by a scenario: a pod that left got a plan without holders, and did not hand over its newest snapshot."""
+    # given a pod that leaves, and the spare that keeps its copies
+    driven = elected_in_round_1()
+    saved = SavedSteps(steps_of(R0, 6, 7).whole, choice=NO_POD)
+    for number, leaving in ((0, m.Leaving("its pod is deleted", 30.0)), (1, None)):
+        place = (f"active-{number}", R1, number, WorkersState.RUNNING)
+        driven.join(*place, saved=saved, term=Term(1, 2), kept=kept(rank_1=()) if leaving else (), leaving=leaving)
+    assert driven.token == R1
+    driven.join("spare-0", term=Term(1, 2), kept=kept(rank_0=()))
+    driven.later(4.9, "active-0", "active-1", "spare-0")
+    assert [plans(driven, name) for name in ("active-0", "active-1", "spare-0")] == [[], [], []]
+
+
+def test_a_new_coordinator_places_copies_at_once_if_workers_wait_for_the_choice() -> None:
+    # given a pod whose sidecar was restarted, and does not know yet which copies it keeps
+    driven = elected_in_round_1()
+    driven.join("active-0", R1, 0, WorkersState.RUNNING, saved=steps_of(R0, 7), term=Term(1, 2), kept=None)
+    driven.join("active-1", R1, 1, WorkersState.RUNNING, saved=steps_of(R0, 7), term=Term(1, 2), kept=kept(rank_0=()))
+    # then it gets a plan, which it answers with its report
+    assert plans(driven, "active-0") == [(["uid-active-1"], [1])]
+    started(driven, "active-0", steps_of(R0, 7))
+    assert [x.saved for x in choices(driven, "active-1")] == [SavedStep(R0, 7)]
+
+
 def test_a_new_coordinator_replaces_a_holder_that_was_lost_with_the_previous_one() -> None:
-    uids = ("uid-active-0", "uid-active-1", "uid-spare-0")
-    snapshot = m.LeaderSnapshot(ConfigVersion(1, 1, 1), uids, (), "uid-coordinator-0", {}, token=R1, stepped=R0)
-    driven = DrivenCoordinator(elected=snapshot, snapshots=True, snapshot_copies=1)
+    driven = elected_in_round_1()
     saved = SavedSteps(steps_of(R0, 6, 7).whole, choice=NO_POD)
     driven.join("active-0", R1, 0, WorkersState.RUNNING, saved=saved, term=Term(1, 2), kept=kept(rank_1=()))
     driven.join("active-1", R1, 1, WorkersState.RUNNING, saved=saved, term=Term(1, 2))
