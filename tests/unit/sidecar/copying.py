@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import signal
 import struct
 import tempfile
 import zlib
@@ -80,6 +81,12 @@ class CopyingPod:
     async def flush(self) -> None:
         self.link.do(FlushCopies(R0))
         assert await self.next_event() == CopiesFlushed(R0)
+
+    def signal_process(self, number: signal.Signals) -> None:
+        """A signal to its process for copies."""
+        process = self.link._process
+        assert process is not None
+        process.process.send_signal(number)
 
     async def next_event(self) -> CopiesPlanned | CopyFetched | CopiesFlushed:
         await until(lambda: bool(self.events), "an answer of the process for copies")

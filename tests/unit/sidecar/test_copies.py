@@ -6,12 +6,14 @@ import asyncio
 import logging
 import os
 import random
+import signal
 
 import pytest
 
 from tests.unit.sidecar.copying import PAGE, R0, R1, CopyingPod, copying_pods, until
 from understudy_protocol.copies import RequestCopy, SendCopies
 from understudy_protocol.snapshots import SavedStep
+from understudy_sidecar.membership.events import CopiesFlushed, FlushCopies
 from understudy_sidecar.peer_calls import CallFailed, call
 
 pytestmark = pytest.mark.timeout(240)
@@ -146,6 +148,37 @@ async def test_a_pod_that_takes_the_place_of_a_lost_one_gets_the_newest_copy() -
         assert await spare.kept_steps(R1) == [7]
         await until(lambda: owner.link.counts.copied == 2, "the counts")
         assert owner.link.counts.skipped == 0
+
+
+async def test_a_flush_ends_if_the_pod_that_keeps_the_copies_is_lost_meanwhile() -> None:
+    async with copying_pods(64 << 20) as (owner, keeper, _):
+        await planned(owner, keeper)
+        owner.save(7, bytes(64 << 20))
+        await until(owner.copied_slot, "the begin of a copy")
+        keeper.link.kill_process()
+        await owner.flush()
+
+
+async def test_a_flush_ends_if_the_pod_that_keeps_the_copies_hangs() -> None:
+    async with copying_pods(64 << 20) as (owner, keeper, _):
+        await planned(owner, keeper)
+        owner.save(7, bytes(64 << 20))
+        await until(owner.copied_slot, "the begin of a copy")
+        keeper.signal_process(signal.SIGSTOP)
+        # a connection without progress for 10 s is broken
+        async with asyncio.timeout(25):
+            await owner.flush()
+        keeper.signal_process(signal.SIGCONT)
+
+
+async def test_a_flush_ends_with_the_process_that_copies() -> None:
+    async with copying_pods(64 << 20) as (owner, keeper, _):
+        await planned(owner, keeper)
+        owner.save(7, bytes(64 << 20))
+        await until(owner.copied_slot, "the begin of a copy")
+        owner.link.do(FlushCopies(R0))
+        owner.link.kill_process()
+        assert await owner.next_event() == CopiesFlushed(R0)
 
 
 async def test_a_flush_ends_if_no_pod_that_keeps_copies_can_be_reached() -> None:

@@ -207,6 +207,27 @@ def test_a_pod_whose_launcher_has_crashed_leaves_at_once() -> None:
     assert to_coordinator(driven.do(e.LauncherDown())) == [m.Gone("its launcher has ended")]
 
 
+def test_a_flush_of_another_round_is_no_answer() -> None:
+    driven = running_with_copies()
+    driven.report(l.WorkersDrained(R1))
+    assert driven.do(e.CopiesFlushed(R0)) == []
+    assert driven.do(e.CopiesFlushed(R1)) == [e.ToCoordinator(m.Drained(R1))]
+    # nor is another answer
+    assert driven.do(e.CopiesFlushed(R1)) == []
+
+
+def test_a_flush_that_the_next_round_did_not_wait_for_ends_no_drain_of_that_round() -> None:
+    # given the next round has begun while the newest snapshots of this one were still being copied
+    driven = running_with_copies()
+    driven.report(l.WorkersDrained(R1))
+    driven.hear(replace(assign(R2), copies=PLAN))
+    driven.do(e.CopiesPlanned(R2, KEPT), e.FromLauncher(l.WorkersStarted(R2, SAVED)))
+    # when its workers are drained too, then their snapshots are copied first
+    assert driven.report(l.WorkersDrained(R2)) == [e.FlushCopies(R2)]
+    assert driven.do(e.CopiesFlushed(R1)) == []
+    assert driven.do(e.CopiesFlushed(R2)) == [e.ToCoordinator(m.Drained(R2))]
+
+
 def joins(effects: list[Any]) -> list[m.Join]:
     return [x for x in to_coordinator(effects) if isinstance(x, m.Join)]
 
