@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -28,6 +29,7 @@ from understudy_protocol.snapshots import SavedStep
 from understudy_sidecar.membership import (
     backoff,
     config_change,
+    copies,
     escalation,
     events,
     faults,
@@ -35,7 +37,9 @@ from understudy_sidecar.membership import (
     joining,
     ladder,
     leaving,
+    member_copies,
     member_launcher,
+    member_link,
     member_workers,
     quorum,
     rebuilding,
@@ -560,6 +564,29 @@ SCHEDULED = (
         "a pod that lost its ranks keeps its snapshots",
         _patch(member_workers, "_restorable", lambda me, saved: saved),
         test_snapshots.test_pods_that_were_cut_off_and_come_back_do_not_bring_a_state_that_the_training_has_left,
+    ),
+    ScheduledMutation(
+        "a drain ends without a flush",
+        _patch(member_copies, "flush", _never),
+        partial(test_snapshots.test_a_pod_that_leaves_hands_over_its_newest_snapshot, "SIGTERM"),
+    ),
+    ScheduledMutation(
+        "a new coordinator does not wait for a flush",
+        _patch(member_link, "_workers_state", lambda me: me.workers.state),
+        partial(
+            test_snapshots.test_the_next_coordinator_waits_until_a_pod_that_leaves_has_handed_over_its_newest_snapshot,
+            "drain",
+            2,
+        ),
+    ),
+    ScheduledMutation(
+        "a new coordinator places copies before their holders have joined",
+        _patch(copies, "HOLDERS_JOIN_S", 0.0),
+        partial(
+            test_snapshots.test_the_next_coordinator_waits_until_a_pod_that_leaves_has_handed_over_its_newest_snapshot,
+            "SIGTERM",
+            1,
+        ),
     ),
     ScheduledMutation(
         "a pending change is superseded",

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
 import pytest
 
 from tests.simulation import snapshots
@@ -16,6 +20,17 @@ SETTLED_S = 6.0
 
 def job(actives: int = 3, spares: int = 1, steps: int = 400, copies: int = 0, machines: int = 8) -> Job:
     return Job(Setup(actives, spares, machines=machines, steps=steps, snapshots=True, copies=copies))
+
+
+@contextmanager
+def slow_copies(seconds: float) -> Iterator[None]:
+    """Each copy takes so long, none is cut, and none is damaged."""
+    with (
+        mock.patch.object(snapshots, "COPY_S", (seconds, seconds)),
+        mock.patch.object(snapshots, "CUT", 0.0),
+        mock.patch.object(snapshots, "DAMAGED", 0.0),
+    ):
+        yield
 
 
 @pytest.fixture
@@ -129,11 +144,10 @@ def test_two_nodes_that_are_lost_at_once_cost_a_few_steps_with_two_copies() -> N
     assert given.training.groups[given.token].step >= before - 4
 
 
-@pytest.mark.usefixtures("reliable")
 @pytest.mark.parametrize("how", ["SIGTERM", "drain"])
-def test_a_pod_that_leaves_hands_over_its_newest_snapshot(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@slow_copies(2.0)
+def test_a_pod_that_leaves_hands_over_its_newest_snapshot(how: str) -> None:
     # given a copy takes longer than several steps
-    monkeypatch.setattr(snapshots, "COPY_S", (2.0, 2.0))
     given = job(steps=4000, copies=1)
     for _ in range(3):
         given.later(SETTLED_S)
@@ -154,13 +168,12 @@ def newest_kept(given: Job, rank: int) -> SavedStep:
     return max(header.saved for header in headers if header is not None and header.rank == rank)
 
 
-@pytest.mark.usefixtures("reliable")
 @pytest.mark.parametrize(("how", "recoveries"), [("SIGTERM", 1), ("drain", 2)])
+@slow_copies(6.0)
 def test_the_next_coordinator_waits_until_a_pod_that_leaves_has_handed_over_its_newest_snapshot(
-    how: str, recoveries: int, monkeypatch: pytest.MonkeyPatch
+    how: str, recoveries: int
 ) -> None:
     # given the coordinator is lost while a pod that leaves, and the others, copy their newest snapshots
-    monkeypatch.setattr(snapshots, "COPY_S", (6.0, 6.0))
     given = job(spares=2, steps=4000, copies=1)
     given.later(SETTLED_S)
     victim = given.members[0]
