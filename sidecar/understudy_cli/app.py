@@ -22,7 +22,7 @@ from understudy_cli.facts import Job, Pod, Recovery
 from understudy_cli.failures import CommandFailed, ExitCode, NoAnswer, NotFound, NotPossible, WrongCall
 from understudy_cli.live import job_frames, tree_frames, wait_for_drain, wait_for_drill
 from understudy_cli.log_lines import Wanted
-from understudy_cli.pod_logs import BEFORE_FAULT_S, MOST_PODS, FollowedLogs, Line, lines_since, pods_to_read, read_lines
+from understudy_cli.pod_logs import MOST_PODS, FollowedLogs, Line, lines_around, pods_to_read, read_lines
 from understudy_cli.printing import (
     DEFAULT_PORT,
     DEFAULT_TAIL,
@@ -230,10 +230,10 @@ def show_timeline(
 def _logs_around(cluster: Cluster, job: Job, fault: Recovery) -> Logs:
     """Empty if the account may not read them, or the job has too many pods."""
     pods = [read_pod(raw) for raw in cluster.pods_of(job)]
-    if len(pods) > MOST_PODS or fault.detected_at is None:
+    if len(pods) > MOST_PODS:
         return {}
     try:
-        by_pod = lines_since(cluster.api, pods, fault.detected_at - BEFORE_FAULT_S)
+        by_pod = lines_around(cluster.api, pods, fault)
     except NoAnswer as error:
         remark(f"the logs of the pods are not readable, so the first failure is that of status: {error}")
         return {}

@@ -8,13 +8,14 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from understudy_cli.api import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, Api, collection
-from understudy_cli.facts import Pod
+from understudy_cli.facts import Pod, Recovery
 from understudy_cli.failures import CommandFailed, NoAnswer, WrongCall
 from understudy_cli.following import Followed
 from understudy_cli.log_lines import LogFilter, Wanted
@@ -27,8 +28,10 @@ TAKE_S = 0.1
 RECONNECT_S = 1.0
 #: Workers write stacks and tracebacks seconds before the fault is detected. Clocks of nodes may differ.
 BEFORE_FAULT_S = 60.0
+#: The next round's first line shows which ranks the pod had.
+AFTER_FAULT_S = 60.0
 #: Of a log around a fault: stacks of all workers of a pod, and the lines beside them.
-LIMIT_BYTES = "1048576"
+MOST_BYTES = 16 << 20
 #: Lines that are kept in memory until all logs were read.
 MOST_LINES = 200_000
 
@@ -74,24 +77,45 @@ def read_lines(api: Api, pods: Sequence[Pod], wanted: Wanted, tail: int) -> tupl
     return lines if tail < 0 else lines[len(lines) - min(tail, len(lines)) :], any(has for _, has in found)
 
 
-def lines_since(api: Api, pods: Sequence[Pod], since: float) -> dict[str, list[str]]:
-    """By pod: at most LIMIT_BYTES of its log from this time on. Raises NoAnswer if no log could be read."""
-    query = {"sinceTime": datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), "limitBytes": LIMIT_BYTES}
+def lines_around(api: Api, pods: Sequence[Pod], fault: Recovery) -> dict[str, list[str]]:
+    """By pod: the lines of its log from BEFORE_FAULT_S before the fault until AFTER_FAULT_S after its recovery.
 
-    def read(pod: Pod) -> list[str] | NoAnswer:
+    Without a pod that wrote more than MOST_BYTES meanwhile: a part of a log does not show what is missing in it. Raises
+    NoAnswer if no log could be read.
+    """
+    if fault.detected_at is None:
+        return {}
+    ended_at = fault.ended_at
+    until = None if ended_at is None else _rfc3339(ended_at + AFTER_FAULT_S).removesuffix("Z")  # before its fractions
+    query = {"sinceTime": _rfc3339(fault.detected_at - BEFORE_FAULT_S)}
+
+    def read(pod: Pod) -> list[str] | NoAnswer | None:
+        found, size = list[str](), 0
         try:
-            return [line.text for line in _lines(api, pod, query, follow=False)]
+            with closing(_lines(api, pod, query, follow=False)) as lines:
+                for line in lines:
+                    if until is not None and line.at >= until:
+                        break
+                    found.append(line.text)
+                    size += len(line.text)
+                    if size > MOST_BYTES:
+                        return None
         except NoAnswer as error:
             return error
+        return found
 
     started = [pod for pod in pods if pod.node and pod.trainer]
     with ThreadPoolExecutor(READERS) as readers:
         results = dict(zip([pod.name for pod in started], readers.map(read, started), strict=True))
-    found = {name: lines for name, lines in results.items() if not isinstance(lines, NoAnswer)}
-    for error in results.values():
-        if isinstance(error, NoAnswer) and not found:
-            raise error
-    return found
+    errors = [result for result in results.values() if isinstance(result, NoAnswer)]
+    if errors and len(errors) == len(results):
+        raise errors[0]
+    return {name: lines for name, lines in results.items() if isinstance(lines, list)}
+
+
+def _rfc3339(at: float) -> str:
+    """Whole seconds in UTC: the query sinceTime has no others."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _read_pod(api: Api, pod: Pod, wanted: Wanted, tail: int) -> tuple[list[Line], bool] | NoAnswer:
@@ -108,7 +132,7 @@ def _read_pod(api: Api, pod: Pod, wanted: Wanted, tail: int) -> tuple[list[Line]
     return list(kept), filtered.has_prefixes
 
 
-def _lines(api: Api, pod: Pod, query: dict[str, str], *, follow: bool) -> Iterator[Line]:
+def _lines(api: Api, pod: Pod, query: dict[str, str], *, follow: bool) -> Generator[Line]:
     path = f"{collection('v1', 'pods', pod.namespace)}/{pod.name}/log"
     given = {"container": pod.trainer, "timestamps": "true", **query}
     for number, raw in enumerate(api.log(path, given, follow=follow)):

@@ -84,7 +84,7 @@ def _at_hang(logs: Logs, failed_round: int | None) -> Suspects | None:
         outside = _smallest_group(mains)
         others = [rank for rank in mains if rank not in outside]
         evidence = "{} at one place, and its stack is elsewhere"
-    if not outside or not others:
+    if not outside:
         return None
     text = evidence.format(f"{_named(others)} wait{'' if len(others) > 1 else 's'}")
     return Suspects(tuple(outside), _place(outside, found[outside[0]][1]), text, mains[outside[0]][:FRAMES])

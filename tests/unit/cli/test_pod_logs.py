@@ -6,10 +6,11 @@ import pytest
 
 from tests.unit.cli import samples
 from tests.unit.cli.server import Answer, scripted
+from understudy_cli.facts import Recovery
 from understudy_cli.failures import NoAnswer
 from understudy_cli.following import Collection, Followed
 from understudy_cli.log_lines import Wanted
-from understudy_cli.pod_logs import FollowedLogs, Line, read_lines
+from understudy_cli.pod_logs import MOST_BYTES, FollowedLogs, Line, lines_around, read_lines
 from understudy_cli.reading import read_pod
 
 PODS = "/api/v1/namespaces/team-a/pods"
@@ -90,3 +91,44 @@ def test_only_pods_that_hold_the_rank_are_followed() -> None:
     answers = pods(samples.pod("a", "n", rank=0, status=ENDED), samples.pod("b", "n", rank=1, status=ENDED))
     answers[log("a")] = [Answer("\n".join([at(1, "[rank 0] no"), at(2, "[rank 1] yes")]))]
     assert follow(answers, Wanted(rank=1))[0] == ["[rank 1] yes"]
+
+
+def around(fault: Recovery, answers: dict[str, list[Answer]]) -> tuple[dict[str, list[str]], list[dict[str, Any]]]:
+    """The lines of pods a and b, and the queries for the log of pod a."""
+    found = [read_pod(samples.pod(name, "n", rank=rank)) for rank, name in enumerate("ab")]
+    with scripted(answers) as server:
+        return lines_around(server.api(), found, fault), server.queries(log("a"))
+
+
+def test_the_lines_around_a_fault_are_those_from_a_minute_before_it_until_a_minute_after_its_recovery() -> None:
+    # given a fault at 12:00:00 whose recovery ended a second later
+    fault = Recovery("Hang", detected_at=samples.NOW, resumed_at=samples.NOW + 1)
+    answers = {
+        log("a"): [Answer("\n".join([at(1, "one"), at(59, "two"), "2026-11-20T12:01:01.500000000Z later"]))],
+        log("b"): [Answer(at(2, "other"))],
+    }
+    # when the lines around it are read
+    lines, queries = around(fault, answers)
+    # then they end a minute after the recovery, and the server is asked for none from before
+    assert lines == {"a": ["one", "two"], "b": ["other"]}
+    assert [query["sinceTime"] for query in queries] == [["2026-11-20T11:59:00Z"]]
+
+
+def test_the_lines_around_a_fault_without_a_recovery_have_no_end() -> None:
+    answers = {log("a"): [Answer("2026-11-20T14:00:00.000000000Z late")], log("b"): [Answer(at(2, "other"))]}
+    assert around(Recovery("Hang", detected_at=samples.NOW), answers)[0] == {"a": ["late"], "b": ["other"]}
+
+
+def test_a_log_that_is_too_long_around_a_fault_is_no_evidence() -> None:
+    """A part of it would look like the log of a rank that wrote no error."""
+    line = at(1, "x" * 4_000)
+    answers = {log("a"): [Answer("\n".join([line] * (MOST_BYTES // 4_000 + 1)))], log("b"): [Answer(at(2, "other"))]}
+    assert around(Recovery("Hang", detected_at=samples.NOW), answers)[0] == {"b": ["other"]}
+
+
+def test_an_unreadable_log_does_not_hide_the_others_around_a_fault() -> None:
+    fault = Recovery("Hang", detected_at=samples.NOW)
+    gone = Answer({"message": "not found"}, 404)
+    assert around(fault, {log("a"): [gone], log("b"): [Answer(at(2, "other"))]})[0] == {"b": ["other"]}
+    with pytest.raises(NoAnswer, match="not found"):
+        around(fault, {log("a"): [gone], log("b"): [gone]})

@@ -40,6 +40,7 @@ def of_timeout(*with_traceback: int, ranks: int = 4) -> Logs:
     logs = {}
     for first in range(0, ranks, 2):
         lines = [f"understudy launcher: round=9.1.0 workers started ranks={first}-{first + 1}/{ranks}"]
+        lines += [f"[rank {rank}] step 3, loss 2.5" for rank in (first, first + 1)]
         for rank in {first, first + 1} & set(with_traceback):
             lines += [f"[rank {rank}] [rank{rank}]: Traceback (most recent call last):", f"[rank {rank}] {TIMEOUT}"]
         lines += [f"understudy launcher: round=9.1.1 workers started ranks={first}-{first + 1}/{ranks}"]
@@ -89,6 +90,27 @@ def test_other_threads_and_the_frames_of_the_fork_server_make_no_difference() ->
 
 def test_stacks_of_another_round_do_not_count() -> None:
     assert suspects(hang(), of_hang(IN_ALL_REDUCE, IN_ALL_REDUCE, IN_DATA, round_number=3)) is None
+
+
+def test_without_a_round_the_stacks_of_the_newest_one_count() -> None:
+    # given stacks of two rounds, and a fault whose round is not known; in the newer round, rank 0 made steps
+    older = of_hang(IN_DATA, IN_ALL_REDUCE, IN_ALL_REDUCE, IN_ALL_REDUCE)
+    newer = of_hang(IN_DATA, IN_ALL_REDUCE, IN_DATA, IN_ALL_REDUCE, round_number=2)
+    both = {
+        source: [*lines, *(line for line in newer[source] if "rank 0]" not in line and " rank=0 " not in line)]
+        for source, lines in older.items()
+    }
+    # then the suspect is that of the newer one
+    found = suspects(Recovery("Hang", cause=Cause(0, message="no step for 5 s")), both)
+    assert found is not None
+    assert (found.ranks, found.evidence[:10]) == ((2,), "ranks 1, 3")
+
+
+def test_a_long_stack_is_cut_to_its_innermost_frames() -> None:
+    deep = (*IN_DATA, *(f'  File "t.py", line {line} in f' for line in range(20)))
+    found = suspects(hang(), of_hang(IN_ALL_REDUCE, IN_ALL_REDUCE, deep))
+    assert found is not None
+    assert found.stack == deep[:12]
 
 
 def test_a_single_suspect_has_its_pod_and_node() -> None:
