@@ -1,8 +1,9 @@
 """Keeps copies for other pods: receives records into the launcher's memory, and serves them to a pod that restores.
 
 Rules: a record is stored as it arrives, and each chunk is opened once to check it. The header of its slot is cleared
-first and written last, if the plan is still the same then. A newer plan closes the connections of the older one. A
-record is served with sendfile, because it is encrypted already.
+first and written last, if the plan is still the same then. A newer plan closes the connections of the older one, and a
+newer connection of a pod closes its older one. A record is served with sendfile, because it is encrypted already, and
+to at most MAX_SERVED connections at once.
 """
 
 import contextlib
@@ -21,6 +22,8 @@ from understudy_sidecar.membership.kept_copies import KeptCopies
 
 #: A pod that requests a copy has to read it without a pause of this length.
 STALL_S = 10.0
+#: A pod keeps the copies of at most two others, so this is more than call it at once.
+MAX_SERVED = 16
 
 
 class Keeper:
@@ -31,7 +34,8 @@ class Keeper:
         self._lock = threading.Lock()
         self._files: CopyFiles | None = None
         self._rules = KeptCopies(0, nproc)
-        self._receiving: set[socket.socket] = set()
+        self._receiving: dict[str, socket.socket] = {}  # by the owner's uid
+        self._served = threading.BoundedSemaphore(MAX_SERVED)
         self._writing: set[tuple[int, int]] = set()  # files and slots
 
     def use(self, files: CopyFiles) -> None:
@@ -64,7 +68,8 @@ class Keeper:
         with self._lock:
             why_not = self._rules.rejection(order.token, order.group_rank, order.pod_uid)
             if not why_not:
-                self._receiving.add(connection)
+                _shut_down(self._receiving.get(order.pod_uid))
+                self._receiving[order.pod_uid] = connection
         try:
             if not why_not:
                 connection.sendall(bytes.fromhex(order.greeting))
@@ -74,7 +79,8 @@ class Keeper:
             self._say(f"the connection for copies of pod {order.pod_uid} ended: {error}")
         finally:
             with self._lock:
-                self._receiving.discard(connection)
+                if self._receiving.get(order.pod_uid) is connection:
+                    del self._receiving[order.pod_uid]
             connection.close()
 
     def _receive_record(self, order: c.Receive, connection: socket.socket) -> bool:
@@ -116,18 +122,25 @@ class Keeper:
                 files.write_kept_header(*place, data)
 
     def _close_all(self) -> None:
-        for connection in self._receiving:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+        for connection in self._receiving.values():
+            _shut_down(connection)
         self._receiving.clear()
 
     # Serving --------------------------------------------------------------------------------------------------------
 
     def serve(self, order: c.Serve, connection: socket.socket) -> None:
+        with connection:
+            if self._served.acquire(blocking=False):
+                try:
+                    self._serve(order, connection)
+                finally:
+                    self._served.release()
+
+    def _serve(self, order: c.Serve, connection: socket.socket) -> None:
         with self._lock:
             files = self._files
         found = self.find(order.group_rank, order.saved, order.world_size)
-        with connection, contextlib.suppress(OSError):  # the other pod sees what it has not got
+        with contextlib.suppress(OSError):  # the other pod sees what it has not got
             connection.settimeout(STALL_S)
             if files is None or not found:
                 return
@@ -138,6 +151,12 @@ class Keeper:
                 if header is None:
                     return
                 _send_file(connection, *files.kept_place(file, slot), record_bytes(header.size))
+
+
+def _shut_down(connection: socket.socket | None) -> None:
+    if connection is not None:
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 def _receive_chunks(

@@ -1,10 +1,11 @@
 """The sidecar's edge to its process for copies (copy_process.py): starts it, and passes it plans, files and
 connections.
 
-Rules: the launcher passes its memory once it is allocated, over a socket in the shared folder. This process keeps the
-files, and passes them to a process for copies that replaces one that has ended. A pod that calls about copies is
-checked here (kept_copies.py) as far as a plan can tell. Then its connection is duplicated for the process, which is the
-only one that uses it from then on. A fetch that a process leaves behind when it ends has failed.
+Rules: the launcher passes its memory once it is allocated, over a socket in the shared folder. Of connections to this
+socket that have passed nothing, only the newest stays. This process keeps the files, and passes them to a process for
+copies that replaces one that has ended. A pod that calls about copies is checked here (kept_copies.py) as far as a plan
+can tell. Then its connection is duplicated for the process, which is the only one that uses it from then on. A fetch
+or a flush that a process leaves behind when it ends has failed.
 """
 
 import asyncio
@@ -65,6 +66,7 @@ class CopyLink:
         self._process: _Process | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._listener: socket.socket | None = None
+        self._passing: socket.socket | None = None  # the newest connection to it, while it has passed nothing
         self._before = self._counts = c.Counts(0, 0, 0, 0)  # of ended processes, and of the one that runs
 
     async def start(self, path: Path) -> None:
@@ -77,6 +79,7 @@ class CopyLink:
         if self._listener is not None:
             asyncio.get_running_loop().remove_reader(self._listener)
             self._listener.close()
+        self._end_passing()
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
@@ -253,19 +256,26 @@ class CopyLink:
         with contextlib.suppress(OSError):
             connection, _ = listener.accept()
             connection.setblocking(False)
-            loop = asyncio.get_running_loop()
-            loop.add_reader(connection, self._on_files, connection)
+            self._end_passing()
+            self._passing = connection
+            asyncio.get_running_loop().add_reader(connection, self._on_files, connection)
+
+    def _end_passing(self) -> None:
+        if self._passing is not None:
+            asyncio.get_running_loop().remove_reader(self._passing)
+            self._passing.close()
+            self._passing = None
 
     def _on_files(self, connection: socket.socket) -> None:
         """One message with all files."""
-        asyncio.get_running_loop().remove_reader(connection)
         fds = array("i")
-        with connection:
-            try:
-                ancillary_bytes = socket.CMSG_LEN(MAX_FILES * fds.itemsize)
-                data, ancillary, _, _ = connection.recvmsg(_FILES_LINE_BYTES, ancillary_bytes, socket.MSG_CMSG_CLOEXEC)
-            except OSError:
-                return
+        try:
+            ancillary_bytes = socket.CMSG_LEN(MAX_FILES * fds.itemsize)
+            data, ancillary, _, _ = connection.recvmsg(_FILES_LINE_BYTES, ancillary_bytes, socket.MSG_CMSG_CLOEXEC)
+        except OSError:
+            return
+        finally:
+            self._end_passing()
         for level, kind, content in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds.frombytes(content[: len(content) - len(content) % fds.itemsize])

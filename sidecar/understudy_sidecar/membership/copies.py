@@ -18,6 +18,8 @@ from understudy_sidecar.membership.round_state import Phase
 
 
 HOLDERS_JOIN_S = 5.0
+#: A pod reports the owners in its plan, and those whose copies it has: as many each as the job wants copies.
+MOST_OWNERS = 2
 
 
 def plan_round(state: CoordinatorState, active: Sequence[MemberRecord]) -> dict[str, CopyPlan]:
@@ -134,7 +136,7 @@ def _holders_of_joins(state: CoordinatorState) -> dict[int, tuple[str, ...]]:
     """Of the previous coordinator."""
     found: dict[int, tuple[str, ...]] = {}
     for member in state.roster.members.values():
-        for kept in member.kept or ():
+        for kept in (member.kept or ())[: MOST_OWNERS * state.shape.snapshot_copies]:
             found[kept.group_rank] = (*found.get(kept.group_rank, ()), member.uid)
     return found
 

@@ -144,8 +144,7 @@ def on_first_step(state: CoordinatorState, step: int) -> None:
 
 
 def _add_copies(state: CoordinatorState, member: MemberRecord, kept: tuple[KeptSteps, ...]) -> None:
-    """A pod has memory for the copies of as many pods as the job wants copies of each."""
-    for copy in kept[: 2 * state.shape.snapshot_copies]:
+    for copy in kept[: copies.MOST_OWNERS * state.shape.snapshot_copies]:
         if 0 <= copy.group_rank < len(state.roster.holders):
             for saved in copy.whole[-MAX_REPORTED:]:
                 _found(state, saved).copied.setdefault(copy.group_rank, []).append(member.uid)

@@ -7,12 +7,16 @@ import logging
 import os
 import random
 import signal
+import socket
+from pathlib import Path
 
 import pytest
 
 from tests.unit.sidecar.copying import PAGE, R0, R1, CopyingPod, copying_pods, until
 from understudy_protocol.copies import RequestCopy, SendCopies
 from understudy_protocol.snapshots import SavedStep
+from understudy_sidecar.copy_commands import Setup
+from understudy_sidecar.copy_link import CopyLink
 from understudy_sidecar.membership.events import CopiesFlushed, FlushCopies
 from understudy_sidecar.peer_calls import CallFailed, call
 
@@ -37,6 +41,11 @@ async def until_kept(keeper: CopyingPod, owner: CopyingPod, step: int) -> None:
     async with asyncio.timeout(60):
         while step not in await keeper.kept_steps(owners=(owner.owner,)):  # noqa: ASYNC110 (the holder tells nobody)
             await asyncio.sleep(0.01)
+
+
+async def called(keeper: CopyingPod, message: SendCopies | RequestCopy, pod_uid: str) -> socket.socket:
+    """A call after the answer of the pod that keeps copies."""
+    return await asyncio.to_thread(call, keeper.address, bytes(range(32)), "job-uid", pod_uid, message)
 
 
 async def planned(owner: CopyingPod, keeper: CopyingPod) -> None:
@@ -277,7 +286,39 @@ async def test_copies_are_accepted_only_as_the_coordinator_has_planned(
         await keeper.plan(owners=(owner.owner,))
         message = SendCopies(token, group_rank)  # type: ignore[arg-type]
         with pytest.raises(CallFailed, match=reason):
-            await asyncio.to_thread(call, keeper.address, bytes(range(32)), "job-uid", pod_uid, message)
+            await called(keeper, message, pod_uid)
+
+
+async def test_a_newer_connection_of_a_pod_for_its_copies_ends_the_older_one() -> None:
+    async with copying_pods() as (owner, keeper, _):
+        await keeper.plan(owners=(owner.owner,))
+        older, newer = [await called(keeper, SendCopies(R0, 0), "uid-0") for _ in range(2)]
+        assert await asyncio.to_thread(older.recv, 1) == b""
+        newer.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            newer.recv(1)
+        older.close()
+        newer.close()
+
+
+@pytest.mark.attack("C1", "a pod that requests copies without end", before="there were no copies")
+async def test_a_pod_that_requests_copies_and_reads_none_gets_a_few_only() -> None:
+    size = 24 << 20  # more than the buffers of a connection
+    async with copying_pods(size) as (owner, keeper, spare):
+        await planned(owner, keeper)
+        saved = await copied(owner, keeper, 7, bytes(size))
+        request = RequestCopy(0, saved, 3)
+        calls = [await called(keeper, request, "uid-2") for _ in range(16)]
+        with pytest.raises(CallFailed, match="closed the connection"):
+            await called(keeper, request, "uid-2")
+        # and when these have ended, another pod gets its copy
+        for connection in calls:
+            connection.close()
+        await keeper.plan(token=R1)
+        await spare.plan(token=R1)
+        async with asyncio.timeout(60):
+            while await spare.fetch(saved, keeper.holder, group_rank=0):
+                pass
 
 
 @pytest.mark.attack("C1", "a process without the key that requests a copy", before="there were no copies")
@@ -302,6 +343,19 @@ async def test_a_state_that_is_larger_than_the_memory_is_not_stored() -> None:
                 large.save(7 + large.link.counts.copied, state(2 << 20))
                 await asyncio.sleep(0.05)
         assert await keeper.kept_steps(owners=(owner.owner,)) == []
+
+
+async def test_of_connections_that_pass_no_files_only_the_newest_stays(tmp_path: Path) -> None:
+    link = CopyLink(Setup("00" * 32, "job-uid", "uid-0", 1), lambda event: None)
+    await link.start(path := tmp_path / "copies.sock")
+    connections = [await asyncio.open_unix_connection(path) for _ in range(3)]
+    async with asyncio.timeout(10):
+        assert [await reader.read() for reader, _ in connections[:2]] == [b"", b""]
+    assert not connections[2][0].at_eof()
+    await link.close()
+    for _, writer in connections:
+        writer.close()
+        await writer.wait_closed()
 
 
 @pytest.mark.attack("C1", "a trainer that passes a file that it can shorten", before="there were no copies")
