@@ -40,7 +40,7 @@ class Join:
     index: Optional[int]  # completion index that its pod was created for; None for a spare
     token: RoundToken  # the newest round that it was assigned to, or received a message about
     group_rank: Optional[int]  # its group rank in that round; None while it waits
-    workers: WorkersState
+    workers: WorkersState  # Running until the newest snapshots are copied after a drain
     master_port: int  # a free port of this pod, for the store of a round in which it holds rank 0
     term: Term = NO_TERM  # the newest term that it knows, or has voted in
     config_version: ConfigVersion = NO_CONFIG  # the newest version that it has acknowledged
@@ -357,7 +357,7 @@ class WriteStacks:
 
 @dataclass(frozen=True)
 class Drained:
-    """All workers of the member have ended after a Drain."""
+    """All workers of the member have ended after a Drain, and their newest snapshots are copied, if copies are wanted."""
 
     token: RoundToken
 

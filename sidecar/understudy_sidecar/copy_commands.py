@@ -70,7 +70,7 @@ class Serve:
 
 @dataclass(frozen=True)
 class Flush:
-    """No worker of this round saves any more. Answered by Flushed when the newest snapshots are copied, or cannot be."""
+    """No worker of this round saves any more. Answered by Flushed when its snapshots are copied, or cannot be."""
 
     token: RoundToken
 

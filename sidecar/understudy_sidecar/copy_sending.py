@@ -31,7 +31,9 @@ RETRY_S = 1.0
 class Sender:
     """`run` is the thread; the other methods are called by others."""
 
-    def __init__(self, key: bytes, setup: c.Setup, say: Callable[[str], None], on_flushed: Callable[[RoundToken], None]) -> None:
+    def __init__(
+        self, key: bytes, setup: c.Setup, say: Callable[[str], None], on_flushed: Callable[[RoundToken], None]
+    ) -> None:
         self._key, self._setup, self._say, self._on_flushed = key, setup, say, on_flushed
         self._changed = threading.Condition()
         self._files: CopyFiles | None = None

@@ -16,7 +16,6 @@ from understudy_sidecar.membership.copy_placement import Site, place_copies
 from understudy_sidecar.membership.roster import MemberRecord
 from understudy_sidecar.membership.round_state import Phase
 
-
 HOLDERS_JOIN_S = 5.0
 #: A pod reports the owners in its plan, and those whose copies it has: as many each as the job wants copies.
 MOST_OWNERS = 2

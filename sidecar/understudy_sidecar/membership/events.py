@@ -334,8 +334,7 @@ class FetchCopy:
 
 @dataclass(frozen=True)
 class FlushCopies:
-    """No worker of this round saves any more: copy the newest snapshots of this pod's ranks; answered by CopiesFlushed.
-    """
+    """No worker of this round saves any more: copy the snapshots of this pod's ranks; answered by CopiesFlushed."""
 
     token: RoundToken
 
