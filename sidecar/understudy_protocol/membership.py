@@ -357,7 +357,7 @@ class WriteStacks:
 
 @dataclass(frozen=True)
 class Drained:
-    """All workers of the member have ended after a Drain, and their newest snapshots are copied, if copies are wanted."""
+    """All workers of the member have ended after a Drain, and their snapshots are copied if copies are wanted."""
 
     token: RoundToken
 
