@@ -39,8 +39,9 @@ Rules: messages are ordered by their token; the member drops older ones. The fir
 while its launcher is connected, and a leaving one until its newest snapshots are copied. An evicted member calls no
 coordinator. The operator reports the node's verdict in two ways, through the coordinator and, a minute later, in the
 pod's annotation: the member keeps the newer one. The launcher keeps a duplicate of the socket to the coordinator, so
-that the membership survives a crash of the sidecar alone. voter.py has the hard state. member_launcher.py, member_workers.py, member_copies.py, member_link.py, member_orders.py
-and member_end.py decide about the parts of this table.
+that the membership survives a crash of the sidecar alone. voter.py has the hard state. member_launcher.py,
+member_workers.py, member_copies.py, member_link.py, member_orders.py and member_end.py decide about the parts of this
+table.
 """
 
 from understudy_protocol import membership as m
