@@ -109,11 +109,11 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Said:
+class LogLine:
     """A line for the log."""
 
     text: str
 
 
 TO_PROCESS = (Setup, Files, Plan, Fetch, Flush, Receive, Serve)
-TO_SIDECAR = (Ready, Planned, Fetched, Flushed, Counts, Said)
+TO_SIDECAR = (Ready, Planned, Fetched, Flushed, Counts, LogLine)

@@ -29,8 +29,8 @@ MAX_SERVED = 16
 class Keeper:
     """Called by several threads."""
 
-    def __init__(self, key: bytes, nproc: int, say: Callable[[str], None]) -> None:
-        self._key, self._nproc, self._say = key, nproc, say
+    def __init__(self, key: bytes, nproc: int, log: Callable[[str], None]) -> None:
+        self._key, self._nproc, self._log = key, nproc, log
         self._lock = threading.Lock()
         self._files: CopyFiles | None = None
         self._rules = KeptCopies(0, nproc)
@@ -76,7 +76,7 @@ class Keeper:
                 while self._receive_record(order, connection):
                     pass
         except (OSError, Damaged, NotAuthentic) as error:
-            self._say(f"the connection for copies of pod {order.pod_uid} ended: {error}")
+            self._log(f"the connection for copies of pod {order.pod_uid} ended: {error}")
         finally:
             with self._lock:
                 if self._receiving.get(order.pod_uid) is connection:

@@ -220,7 +220,7 @@ class CopyLink:
                     self._end_flush()
                 case c.Counts():
                     self._counts = replace(message)
-                case c.Said(text):
+                case c.LogLine(text):
                     log.info("%s", text)
 
     def _on_planned(self) -> None:

@@ -38,8 +38,8 @@ class CopyProcess:
         self._lock = threading.Lock()  # for the control socket's writes
         self._files: CopyFiles | None = None
         self._plan: c.Plan | None = None
-        self._keeper = Keeper(self._key, setup.nproc, self.say)
-        self._sender = Sender(self._key, setup, self.say, lambda token: self._send(c.Flushed(token)))
+        self._keeper = Keeper(self._key, setup.nproc, self.log)
+        self._sender = Sender(self._key, setup, self.log, lambda token: self._send(c.Flushed(token)))
         self._counts = c.Counts(0, 0, 0, 0)
 
     def run(self) -> None:
@@ -50,8 +50,8 @@ class CopyProcess:
         while (received := receive(self._control)) is not None:
             self._handle(*received)
 
-    def say(self, text: str) -> None:
-        self._send(c.Said(text))
+    def log(self, text: str) -> None:
+        self._send(c.LogLine(text))
 
     def _handle(self, message: object, fds: list[int]) -> None:
         match message:
@@ -79,7 +79,7 @@ class CopyProcess:
         except (UnsuitableFiles, OSError) as error:
             for fd in (*own, *kept):
                 os.close(fd)
-            self.say(f"ignored the memory for snapshots that a process of the trainer container has passed: {error}")
+            self.log(f"ignored the memory for snapshots that a process of the trainer container has passed: {error}")
             return
         self._keeper.use(self._files)
         self._sender.use(self._files)

@@ -32,9 +32,9 @@ class Sender:
     """`run` is the thread; the other methods are called by others."""
 
     def __init__(
-        self, key: bytes, setup: c.Setup, say: Callable[[str], None], on_flushed: Callable[[RoundToken], None]
+        self, key: bytes, setup: c.Setup, log: Callable[[str], None], on_flushed: Callable[[RoundToken], None]
     ) -> None:
-        self._key, self._setup, self._say, self._on_flushed = key, setup, say, on_flushed
+        self._key, self._setup, self._log, self._on_flushed = key, setup, log, on_flushed
         self._changed = threading.Condition()
         self._files: CopyFiles | None = None
         self._plan: c.Plan | None = None
@@ -201,7 +201,7 @@ class Sender:
     def _fail(self, uid: str, why: str) -> None:
         self._failed += 1
         self._retry_at[uid] = time.monotonic() + RETRY_S
-        self._say(f"cannot send copies to pod {uid}: {why}")
+        self._log(f"cannot send copies to pod {uid}: {why}")
 
     def _close(self, uids: list[str]) -> None:
         for uid in uids:
