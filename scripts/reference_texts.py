@@ -271,6 +271,7 @@ VARIABLES = {
     "UNDERSTUDY_WORKER_GRACE_PERIOD_SECONDS": "`recovery.workerGracePeriod`.",
     "UNDERSTUDY_SNAPSHOT_BYTES": "`snapshots.size`, in bytes.",
     "UNDERSTUDY_SNAPSHOT_EVERY": "`snapshots.every`.",
+    "UNDERSTUDY_SNAPSHOT_COPIES": "`snapshots.copies`.",
     "UNDERSTUDY_SNAPSHOT_FD": "Workers: the file descriptor that `snapshot` uses.",
     "UNDERSTUDY_ROUND": "Workers: epoch, term, and round, separated by dots. It increases with each round.",
     "UNDERSTUDY_STEP_FD": "Workers: the file descriptors that `step()` uses.",

@@ -112,6 +112,12 @@ def run(
         int,
         typer.Option("--snapshot-every", metavar="N", help="Of so many calls of snapshot.save(), one is stored."),
     ] = 1,
+    snapshot_copies: Annotated[
+        int | None,
+        typer.Option(
+            "--snapshot-copies", metavar="N", help="Other members that keep a copy of each snapshot. Default: 1."
+        ),
+    ] = None,
     step_timeout: Annotated[
         int,
         typer.Option(
@@ -158,6 +164,7 @@ def run(
             restarts_per_member=restarts_per_member,
             snapshot_bytes=snapshot_bytes_of(snapshots),
             snapshot_every=snapshot_every,
+            snapshot_copies=snapshot_copies,
             step_timeout_s=step_timeout,
             start_timeout_s=start_timeout,
         )

@@ -85,6 +85,7 @@ def read_settings(command: Sequence[str], env: Mapping[str, str]) -> Settings:
         int(_setting(env, pod.ENV_DEVICES, "0", r"[0-9]{1,6}", "a number of devices")),
         int(_setting(env, pod.ENV_SNAPSHOT_BYTES, "0", r"[0-9]{1,15}", "a number of bytes")),
         int(_setting(env, pod.ENV_SNAPSHOT_EVERY, "1", r"[1-9][0-9]{0,5}", "a number of calls, 1 or more")),
+        int(_setting(env, pod.ENV_SNAPSHOT_COPIES, "0", r"[0-9]", "a number of pods, 9 at most")),
         auto,
         calls,
     )

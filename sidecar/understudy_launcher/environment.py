@@ -49,6 +49,7 @@ _INTERNAL = (
     pod.ENV_SNAPSHOT_FD,
     pod.ENV_SNAPSHOT_BYTES,
     pod.ENV_SNAPSHOT_EVERY,
+    pod.ENV_SNAPSHOT_COPIES,
 )
 #: Prefixes of the variables that the interpreter, or a module that the zygote imports, reads only at its start.
 _READ_AT_START = (

@@ -78,6 +78,7 @@ class Settings:
     devices: int = 0  # given to a spare of a pool, which needs all of them to be ready
     snapshot_bytes: int = 0  # the largest state of a rank; 0: no snapshots
     snapshot_every: int = 1
+    snapshot_copies: int = 0  # other pods whose ranks' copies this pod keeps
     is_auto: bool = False  # a command that calls torchrun runs as it is, and the launcher runs torchrun's workers
     calls_torchrun: bool = False  # the command has to be run, and has not passed its job yet
 
@@ -211,13 +212,24 @@ class Loop:
         if not settings.snapshot_bytes:
             return None
         try:
-            memory = SnapshotMemory(settings.nproc, settings.snapshot_bytes, settings.snapshot_every)
+            size, copies = settings.snapshot_bytes, settings.snapshot_copies
+            memory = SnapshotMemory(settings.nproc, size, settings.snapshot_every, copies)
             memory.allocate()
         except OSError as error:
             self._logs.write_line(f"no snapshots: {error.strerror}. The training restores its own checkpoints")
             return None
         self._workers.snapshot_files = memory.files
         return memory
+
+    def _pass_snapshot_files(self) -> None:
+        """Once they are allocated: a page counts as the memory of the container that touches it first."""
+        memory = self._snapshots
+        if memory is None or not memory.is_allocated or not self._settings.snapshot_copies or self._link.socket is None:
+            return
+        try:
+            memory.pass_files(os.path.join(self._settings.folder, pod.COPIES_SOCKET))
+        except OSError as error:
+            self._logs.write_line(f"the sidecar gets no memory for copies of snapshots: {error}")
 
     def _do_with_port(self, effect: Union[e.ReservePort, e.ReleasePort]) -> None:
         if isinstance(effect, e.ReservePort):
@@ -285,9 +297,11 @@ class Loop:
         )
 
     def _on_other_end(self, pid: int, status: int) -> None:
-        slow = self._snapshots.ended(pid, status) if self._snapshots is not None else ""
-        if slow:
-            self._logs.write_line(slow)
+        if self._snapshots is not None and pid == self._snapshots.pid:
+            slow = self._snapshots.ended(pid, status)
+            if slow:
+                self._logs.write_line(slow)
+            self._pass_snapshot_files()
         if self._torchrun is not None:
             self._queue.extend(self._torchrun.ended(pid, status))
 
@@ -446,12 +460,18 @@ class Loop:
                 self._queue.extend(self._workers.has_news(key.fd))
         now = time.monotonic()
         if self._may_connect():
-            self._queue.extend(self._link.connect(now))
+            self._connect(now)
         if self._workers.lingering():
             self._queue.extend(self._workers.reap())
         deadline = self._deadline()
         if deadline is not None and now >= deadline:
             self._queue.append(e.Tick())
+
+    def _connect(self, now: float) -> None:
+        connected = self._link.connect(now)
+        self._queue.extend(connected)
+        if connected:
+            self._pass_snapshot_files()
 
     def _deadline(self) -> Optional[float]:
         return None if self._is_over else self._supervisor.deadline()

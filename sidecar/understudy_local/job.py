@@ -31,6 +31,7 @@ def training_job(options: Options, uid: str, created_at: float, status: JobStatu
         script_fault_rounds=SCRIPT_FAULT_ROUNDS,
         snapshot_bytes=options.snapshot_bytes,
         snapshot_every=options.snapshot_every,
+        wanted_copies=options.snapshot_copies,
         step_timeout_s=options.step_timeout_s,
         start_timeout_s=options.start_timeout_s,
     )

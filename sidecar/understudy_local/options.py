@@ -33,6 +33,7 @@ class Options:
     restarts_per_member: int = RESTARTS
     snapshot_bytes: int = 0  # memory for the state of one worker; 0: no snapshots
     snapshot_every: int = 1
+    snapshot_copies: int | None = None  # other members that keep a copy of each snapshot; None: one, if there is one
     step_timeout_s: int = 0  # a worker without a step for so long hangs; 0: no hang detection
     start_timeout_s: int = 0  # likewise a round without its first step
 
@@ -42,6 +43,10 @@ def checked(options: Options) -> Options:
     least_of = {"nodes": 1, "spares": 0, "nproc": 1, "grace": 1, "restarts": 0, "restarts-per-member": 0}
     values = {"grace": options.grace_s, "restarts-per-member": options.restarts_per_member}
     least_of["snapshot-every"], values["snapshot-every"] = 1, options.snapshot_every
+    if options.snapshot_copies is not None:
+        least_of["snapshot-copies"], values["snapshot-copies"] = 0, options.snapshot_copies
+        if options.snapshot_copies >= options.nodes:
+            raise UsageError(f"--snapshot-copies {options.snapshot_copies}: expected fewer than --nodes")
     least_of |= {"step-timeout": 0, "start-timeout": 0}
     values |= {"step-timeout": options.step_timeout_s, "start-timeout": options.start_timeout_s}
     for name, least in least_of.items():

@@ -39,6 +39,7 @@ class Tier(str, Enum):
     """Where the workers of a round restore the training from."""
 
     MEMORY = "Memory"  # snapshots in the memory of the pods
+    PEER = "Peer"  # the same, and at least one pod has fetched a copy that another pod kept
     STORAGE = "Storage"  # the script's own checkpoint
 
 

@@ -32,6 +32,7 @@ class Role(str, Enum):
     """The role of a caller."""
 
     MEMBER = "member"
+    PEER = "peer"  # a member that sends or requests copies of snapshots
     OBSERVER = "observer"  # the operator, of a job
     CLAIMANT = "claimant"  # the operator, of a pool's spare: uid and key are the pool's
 

@@ -24,7 +24,7 @@ from understudy_protocol.enums import (
 )
 from understudy_protocol.recovery import History
 from understudy_protocol.rollouts import UpdateFailure
-from understudy_protocol.snapshots import RestoreChoice, SavedSteps
+from understudy_protocol.snapshots import CopyHolder, CopyPlan, KeptSteps, RestoreChoice, SavedStep, SavedSteps
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Join:
     index: Optional[int]  # completion index that its pod was created for; None for a spare
     token: RoundToken  # the newest round that it was assigned to, or received a message about
     group_rank: Optional[int]  # its group rank in that round; None while it waits
-    workers: WorkersState
+    workers: WorkersState  # Running until the newest snapshots are copied after a drain
     master_port: int  # a free port of this pod, for the store of a round in which it holds rank 0
     term: Term = NO_TERM  # the newest term that it knows, or has voted in
     config_version: ConfigVersion = NO_CONFIG  # the newest version that it has acknowledged
@@ -57,6 +57,7 @@ class Join:
     disconnected_silently: bool = False  # no kernel closed that connection: the machine did not respond
     unable_reason: str = ""  # why it can take part in no round, so that its pod must be replaced; "": it can
     saved: Optional[SavedSteps] = None  # of that round, as in Started; None: its workers have not been started
+    kept: Optional[tuple[KeptSteps, ...]] = None  # as in Started, or as in CopiesKept; None: not known yet
     drain_s: Optional[float] = None  # seconds left of a Drain of that round; None: the member got none
 
 
@@ -182,6 +183,23 @@ class Assign:
     master_port: int
     reason: str
     agent_store: bool = False  # a store listens there already, so no worker serves one
+    copies: Optional[CopyPlan] = None  # None: the job wants no copies of its snapshots
+
+
+@dataclass(frozen=True)
+class PlanCopies:
+    """The member's plan for copies, if it has no ranks in the round, or the plan of its Assign has changed."""
+
+    token: RoundToken
+    plan: CopyPlan
+
+
+@dataclass(frozen=True)
+class CopiesKept:
+    """The answer to PlanCopies of a member without ranks: no copy of an older round arrives here any more."""
+
+    token: RoundToken
+    kept: tuple[KeptSteps, ...]
 
 
 @dataclass(frozen=True)
@@ -215,6 +233,7 @@ class Started:
 
     token: RoundToken
     saved: Optional[SavedSteps] = None  # None: the member has no memory for snapshots
+    kept: tuple[KeptSteps, ...] = ()  # the copies of other pods' snapshots that it keeps
 
 
 @dataclass(frozen=True)
@@ -356,7 +375,7 @@ class WriteStacks:
 
 @dataclass(frozen=True)
 class Drained:
-    """All workers of the member have ended after a Drain."""
+    """All workers of the member have ended after a Drain, and their snapshots are copied if copies are wanted."""
 
     token: RoundToken
 
@@ -378,9 +397,29 @@ class Gone:
 
 
 @dataclass(frozen=True)
+class FetchCopy:
+    """The ranks of the round restore this snapshot, and this member does not have it: fetch the copy that one of these
+    pods keeps.
+    """
+
+    token: RoundToken
+    saved: SavedStep
+    holders: tuple[CopyHolder, ...]
+
+
+@dataclass(frozen=True)
+class CopyFetched:
+    """The answer to FetchCopy."""
+
+    token: RoundToken
+    saved: SavedStep
+    error: str = ""  # why none of the holders has a whole copy; "": the member has the snapshot
+
+
+@dataclass(frozen=True)
 class Restore:
-    """The snapshot that all ranks of the round restore. Sent once all members have sent Started, and to a member that
-    joins again without it.
+    """The snapshot that all ranks of the round restore. Sent once all members have sent Started and the copies have
+    been fetched, and to a member that joins again without it.
     """
 
     token: RoundToken
@@ -438,6 +477,8 @@ TO_COORDINATOR = (
     Port,
     Ack,
     Started,
+    CopiesKept,
+    CopyFetched,
     Progress,
     Hung,
     WorkerFailed,
@@ -459,6 +500,8 @@ TO_MEMBER = (
     ConfigChange,
     LeaderSnapshot,
     Assign,
+    PlanCopies,
+    FetchCopy,
     Standby,
     Evicted,
     Drain,

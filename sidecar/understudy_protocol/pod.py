@@ -88,6 +88,7 @@ SERVICE_ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 DEVICES = "nvidia.com/gpu"
 
 VERDICT_FILE = "verdict.json"  # a membership.NodeVerdict, written by the sidecar and read by the launcher
+COPIES_SOCKET = "copies.sock"  # in the shared folder: the launcher passes its memory for snapshots to the sidecar
 LAUNCHER_SOCKET = "sidecar.sock"
 TORCHRUN_SOCKET = "torchrun.sock"  # of the launcher, for the torchrun that its command calls: torchrun.py
 ROLLOUTS_SOCKET = "rollouts.sock"  # for workers' reports of weight updates: a membership.Replicas in a line
@@ -142,6 +143,7 @@ ENV_START_TIMEOUT = "UNDERSTUDY_START_TIMEOUT_SECONDS"  # for workers: write sta
 ENV_WORKER_GRACE_PERIOD = "UNDERSTUDY_WORKER_GRACE_PERIOD_SECONDS"
 ENV_SNAPSHOT_BYTES = "UNDERSTUDY_SNAPSHOT_BYTES"  # the largest state of a rank; not set: no snapshots
 ENV_SNAPSHOT_EVERY = "UNDERSTUDY_SNAPSHOT_EVERY"  # of so many calls of snapshot.save(), one is stored; 1 unless set
+ENV_SNAPSHOT_COPIES = "UNDERSTUDY_SNAPSHOT_COPIES"  # other pods that keep a copy of each snapshot; 0 unless set
 ENV_SNAPSHOT_FD = "UNDERSTUDY_SNAPSHOT_FD"  # for workers: a file with their snapshots, understudy_torch/snapshot.py
 ENV_ROUND = "UNDERSTUDY_ROUND"  # epoch.term.round, for the workers
 ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # two files, for step() of the workers: understudy_torch/progress.py
@@ -183,6 +185,7 @@ class JobShape:
     script_fault_rounds: int = 0  # consecutive rounds with all ranks failing alike that end the job; 0: never
     start_timeout_s: float = 0.0  # a round without a first step after this time hangs; 0: never
     snapshots: bool = False  # whether the pods have memory for snapshots of the training
+    snapshot_copies: int = 0  # other pods that keep a copy of each snapshot
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ class RestoreChoice:
 
     saved: Optional[SavedStep]  # None: each rank restores the script's own checkpoint
     reason: str = ""  # why none is restored
+    from_copies: bool = False  # at least one pod has fetched it from another one
 
 
 @dataclass(frozen=True)
@@ -37,3 +38,36 @@ class SavedSteps:
     whole: tuple[SavedStep, ...]  # those of which each rank of the pod has its part, for its rank in this round
     newest_step: Optional[int] = None  # that workers of the pod have reported before this round; None: none
     choice: Optional[RestoreChoice] = None  # None: the launcher has not received it yet
+
+
+@dataclass(frozen=True)
+class KeptSteps:
+    """The copies that a pod keeps of the snapshots of another one."""
+
+    group_rank: int  # of the other pod
+    whole: tuple[SavedStep, ...]  # those of which there is a copy for each rank of that pod; oldest first
+
+
+@dataclass(frozen=True)
+class CopyHolder:
+    """A pod that keeps copies."""
+
+    pod_uid: str
+    ip: str  # its address (addresses.py)
+
+
+@dataclass(frozen=True)
+class CopyOwner:
+    """A pod whose snapshots are copied to another one."""
+
+    group_rank: int
+    pod_uid: str
+
+
+@dataclass(frozen=True)
+class CopyPlan:
+    """The part of one pod in the copies of a round."""
+
+    world_size: int
+    holders: tuple[CopyHolder, ...] = ()  # that keep copies of its snapshots; empty for a pod without ranks
+    owners: tuple[CopyOwner, ...] = ()  # of the copies that it keeps

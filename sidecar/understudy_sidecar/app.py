@@ -16,12 +16,16 @@ from understudy_sidecar import health, records
 from understudy_sidecar.caller_links import CallerLinks
 from understudy_sidecar.client import Address, CoordinatorClient
 from understudy_sidecar.clock import Alarm, now
+from understudy_sidecar.copy_commands import Setup
+from understudy_sidecar.copy_link import CopyLink
 from understudy_sidecar.launcher_link import LauncherLink
 from understudy_sidecar.membership.core import Core, CoreEvent, StoreFailed
 from understudy_sidecar.membership.events import (
     SERVICE,
     Broadcast,
     Dial,
+    FetchCopy,
+    FlushCopies,
     FromCoordinator,
     FromLauncher,
     FromWorker,
@@ -35,6 +39,7 @@ from understudy_sidecar.membership.events import (
     LinkUp,
     Log,
     MemberEffect,
+    PlanCopies,
     RecordClose,
     RecordHardState,
     RecordLauncher,
@@ -47,15 +52,13 @@ from understudy_sidecar.membership.events import (
     WatchMachines,
 )
 from understudy_sidecar.membership.member_state import Identity
-from understudy_sidecar.metrics import CoordinatorMetrics
+from understudy_sidecar.metrics import CoordinatorMetrics, text_of
 from understudy_sidecar.rollouts_link import RolloutsLink
 from understudy_sidecar.server import Server
 from understudy_sidecar.settings import Settings, sidecar_identity
 from understudy_sidecar.verdicts import AnnotationFile, Verdicts, watch_node_file
 
 FLUSH_LIMIT_S = 1.0
-#: The coordinator's own limit for its shutdown is 3 s; this one only guards against a bug in it.
-SHUTDOWN_LIMIT_S = 5.0
 log = logging.getLogger(__name__)
 
 
@@ -106,6 +109,10 @@ class Sidecar:
             lambda message: self._handle(FromLauncher(message)),
             lambda: self._handle(LauncherDown()),
         )
+        self._copies: CopyLink | None = None
+        if settings.shape.snapshot_copies:
+            setup = Setup(settings.key.hex(), settings.shape.uid, settings.pod_uid, settings.shape.nproc_per_node)
+            self._copies = CopyLink(setup, self._handle)
         self._rollouts = RolloutsLink(lambda replicas: self._handle(FromWorker(replicas)))
 
     async def run(self) -> None:
@@ -120,8 +127,16 @@ class Sidecar:
         shape = self._settings.shape
         key, claims = self._settings.key, self._settings.claims
         server = Server(
-            self._caller_links, sidecar_identity(self._settings), key, shape.uid, claims, members=shape.actives
+            self._caller_links,
+            sidecar_identity(self._settings),
+            key,
+            shape.uid,
+            claims,
+            members=shape.actives,
+            peers=self._copies,
         )
+        if self._copies is not None:
+            await self._copies.start(folder / pod.COPIES_SOCKET)
         port = self._settings.port
         await server.listen(port, self._settings.listen)
         probes = await health.listen(pod.health_port(port), self._settings.listen, metrics=self._metrics_text)
@@ -139,11 +154,15 @@ class Sidecar:
         unix_server.close()
         if workers is not None:
             workers.close()
+        if self._copies is not None:
+            await self._copies.close()
         await server.close(FLUSH_LIMIT_S)
         probes.close()
 
     def _metrics_text(self) -> bytes:
-        return self._metrics.text(self._core.coordinator)
+        return self._metrics.text(self._core.coordinator) + (
+            b"" if self._copies is None else text_of(self._copies.counts)
+        )
 
     def _on_node_file(self, exists: bool) -> None:
         log.info("%s %s on the node", self._settings.nologin, "exists" if exists else "does not exist")
@@ -151,10 +170,11 @@ class Sidecar:
 
     async def _until_over(self) -> None:
         await self._process_may_end.wait()
+        limit_s = self._core.end_limit_s
         try:
-            await asyncio.wait_for(self._is_over.wait(), SHUTDOWN_LIMIT_S)
+            await asyncio.wait_for(self._is_over.wait(), limit_s)
         except TimeoutError:
-            log.error("the coordinator did not complete its shutdown within %g s; the sidecar exits", SHUTDOWN_LIMIT_S)
+            log.error("the shutdown has not completed within %g s; the sidecar exits", limit_s)
 
     def _on_sigterm(self) -> None:
         """The kubelet ends a sidecar after the trainer container, so its launcher has ended, or is killed soon."""
@@ -202,6 +222,9 @@ class Sidecar:
                 self._launcher.hold_socket(self._socket)
             case ToLauncher(message):
                 self._launcher.send(message)
+            case PlanCopies() | FetchCopy() | FlushCopies():
+                assert self._copies is not None, "a job without copies has no plan for them"
+                self._copies.do(effect)
             case Dial(hosts):
                 self._client.dial(tuple(self._address(host) for host in hosts))
             case HangupCoordinator(reason):

@@ -13,7 +13,10 @@ frames, does not log the peer's end, and closes the connection at once if the pe
 """
 
 import asyncio
+import contextlib
 import logging
+import os
+from collections.abc import Iterator
 from typing import Any, cast
 
 from understudy_protocol import compiled, wire
@@ -81,6 +84,23 @@ class Link(asyncio.Protocol):
         self._replies.clear()
         if self._transport is not None:
             self._transport.abort()
+
+    def sealed(self, message: Any) -> bytes:
+        """The next message as bytes: the caller sends them on the socket that it has taken over."""
+        return self._framed(compiled.encode(message))
+
+    @contextlib.contextmanager
+    def taken_over(self) -> Iterator[int]:
+        """A duplicate of the socket, for another process. This link ends, and leaves the connection open.
+
+        Only while the peer waits for an answer: what this link has read already is lost.
+        """
+        fd = os.dup(self.transport.get_extra_info("socket").fileno())
+        try:
+            self.cut()
+            yield fd
+        finally:
+            os.close(fd)
 
     async def flushed(self, limit_s: float) -> None:
         """Hang up, and wait until all is sent and the connection has ended, or the limit has passed."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from understudy_protocol.enums import NO_ROUND, Fault
+from understudy_sidecar.copy_commands import Counts
 from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.round_state import Phase
 
@@ -58,7 +59,28 @@ RENDEZVOUS = MetricDescription(
 FAULTS_REPORTED = MetricDescription(
     "understudy_coordinator_faults_total", "Counter", "Faults, by the kind that was detected first.", ("fault",)
 )
-DESCRIBED = (IS_COORDINATOR, MEMBERS, WORLD_SIZE, ROUND, STEP, ROUNDS, RENDEZVOUS, FAULTS_REPORTED)
+COPIES = MetricDescription(
+    "understudy_snapshot_copies_total",
+    "Counter",
+    "Snapshots of this pod's ranks: Copied to the pods that keep its copies, Skipped because a newer one was saved "
+    "while another copy was on its way, or Failed because such a pod could not be reached.",
+    ("result",),
+)
+COPIED_BYTES = MetricDescription(
+    "understudy_snapshot_copied_bytes_total", "Counter", "Bytes of copies that were sent to other pods."
+)
+DESCRIBED = (
+    IS_COORDINATOR,
+    MEMBERS,
+    WORLD_SIZE,
+    ROUND,
+    STEP,
+    ROUNDS,
+    RENDEZVOUS,
+    FAULTS_REPORTED,
+    COPIES,
+    COPIED_BYTES,
+)
 
 
 class CoordinatorMetrics:
@@ -136,6 +158,13 @@ class CoordinatorMetrics:
             yield f'{RENDEZVOUS.name}_bucket{{le="{bound}"}} {below}'
         yield f"{RENDEZVOUS.name}_sum {self._sum_s:.6f}"
         yield f"{RENDEZVOUS.name}_count {below}"
+
+
+def text_of(counts: Counts) -> bytes:
+    """The metrics of a pod that has copies of its snapshots."""
+    by_result = {"Copied": counts.copied, "Skipped": counts.skipped, "Failed": counts.failed}
+    lines = [*_counted(COPIES, tuple(by_result), by_result), *_plain(COPIED_BYTES, counts.copied_bytes)]
+    return ("\n".join(lines) + "\n").encode()
 
 
 def _head(what: MetricDescription) -> Iterator[str]:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from understudy_protocol import adoption, compiled, handshake, membership, observer, pod, wire
+from understudy_protocol import adoption, compiled, copies, handshake, membership, observer, pod, wire
 from understudy_protocol.adoption import Adopt
 from understudy_protocol.frames import CloseCode, ProtocolError
 from understudy_protocol.handshake import Call, HandshakeCalled, Hello, Role
@@ -31,6 +31,7 @@ from understudy_sidecar.waiting_connections import WaitingConnections
 MEMBER_BYTES = 64 * 1024
 OBSERVER_BYTES = 4 << 20
 CLAIMANT_BYTES = 4 << 20
+PEER_BYTES = 4096
 HANDSHAKE_S = 5.0
 RESERVED_FILES = 64  # for all files other than calls
 LISTEN_BACKLOG = 4096
@@ -41,6 +42,7 @@ _HANDSHAKE = wire.message_types(handshake)
 _MEMBERSHIP = wire.message_types(membership)
 _OBSERVER = wire.message_types(observer)
 _ADOPTION = wire.message_types(adoption)
+_COPIES = {cls.__name__: cls for cls in copies.FROM_CALLER}
 log = logging.getLogger(__name__)
 
 
@@ -69,6 +71,12 @@ class Claimable(Protocol):
     def adopt(self, order: Order) -> adoption.Adopted: ...
 
 
+class PeerHandler(Protocol):
+    """Receives the members that call about copies of snapshots, each with its one message. pod_uid: the caller's."""
+
+    def on_peer(self, link: Link, pod_uid: str, message: copies.SendCopies | copies.RequestCopy) -> None: ...
+
+
 class CallerNotProven(ProtocolError):
     """A caller that cannot show that it belongs to this job."""
 
@@ -95,7 +103,10 @@ def max_waiting(members: int) -> tuple[int, int]:
 
 
 class Server:
-    """handler: None while there is no job. claims: of a pod that is or was a pool's spare. members: the job's size."""
+    """handler: None while there is no job. claims: of a pod that is or was a pool's spare. members: the job's size.
+
+    peers: of a job that wants copies of its snapshots.
+    """
 
     def __init__(
         self,
@@ -106,14 +117,17 @@ class Server:
         claims: Claimable | None = None,
         *,
         members: int = 0,
+        peers: PeerHandler | None = None,
     ) -> None:
-        self.handler, self.claims = handler, claims
+        self.handler, self.claims, self.peers = handler, claims, peers
         self._called: dict[Role, HandshakeCalled] = {}
         if handler is not None:
             self._called[Role.MEMBER] = HandshakeCalled(key, Role.MEMBER, job_uid, identity.pod_uid, identity.ip)
             self._called[Role.OBSERVER] = HandshakeCalled(
                 key, Role.OBSERVER, job_uid, identity.pod_uid, identity.ip, identity.operator_key
             )
+        if peers is not None:
+            self._called[Role.PEER] = HandshakeCalled(key, Role.PEER, job_uid, identity.pod_uid, identity.ip)
         if claims is not None:
             pool = (claims.pool_uid, identity.pod_uid, identity.ip, identity.operator_key)
             self._called[Role.CLAIMANT] = HandshakeCalled(claims.key, Role.CLAIMANT, *pool)
@@ -145,9 +159,11 @@ class Server:
         """Raises CallerNotProven if no caller of that role is expected."""
         if role in self._called:
             return self._called[role]
-        raise CallerNotProven(
-            "this pod is no spare of a pool" if role is Role.CLAIMANT else "no job has claimed this spare"
-        )
+        reasons = {
+            Role.CLAIMANT: "this pod is no spare of a pool",
+            Role.PEER: "this job has no copies of snapshots",
+        }
+        raise CallerNotProven(reasons.get(role, "no job has claimed this spare"))
 
     def on_connected(self, caller: "ServerLink") -> None:
         self.callers.add(caller)
@@ -230,6 +246,9 @@ class ServerLink(Link):
                 self.peer_proved(OBSERVER_BYTES)
                 self._on_text = self._on_observer
                 self._handler.add_observer(self)
+            case Role.PEER:
+                self.peer_proved(PEER_BYTES)
+                self._on_text = self._on_peer
             case Role.CLAIMANT:
                 self.peer_proved(CLAIMANT_BYTES)
                 self._on_text = self._on_claimant
@@ -252,6 +271,15 @@ class ServerLink(Link):
             assert self._server.claims is not None, "its key was proven"
             self.send(self._server.claims.adopt(message.order))
         self.hangup()
+
+    def _on_peer(self, text: bytes) -> None:
+        message = compiled.decode(text, _COPIES)
+        if isinstance(message, wire.Unknown):
+            self.hangup()
+            return
+        assert self._server.peers is not None, "it has proved the role"
+        assert self._call is not None, "it has proved the role"
+        self._server.peers.on_peer(self, self._call.pod_uid, message)
 
     def _ignore_unknown(self, message: object) -> bool:
         if not isinstance(message, wire.Unknown):

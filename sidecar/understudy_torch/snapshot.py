@@ -5,7 +5,8 @@
 
     the file of a local rank, inherited as UNDERSTUDY_SNAPSHOT_FD
     ------  --------------------------------------------------------------------------------------------------------
-    page 0  the order: round, rank, and what the round restores; written by understudy_launcher/snapshot_memory.py
+    page 0  the order: round, rank, and what the round restores; written by understudy_launcher/snapshot_memory.py; at
+            its end the slot that the sidecar copies to another pod
     page 1  the header of slot 0, then the content of slot 0: the structure of the state, then its tensors
     ...     the same for slot 1
 
@@ -41,10 +42,12 @@ ENV_FD = "UNDERSTUDY_SNAPSHOT_FD"  # also in understudy_protocol.pod, which work
 ENV_ROUND = "UNDERSTUDY_ROUND"
 PAGE_BYTES = 4096
 SLOTS = 2
-#: Both as in understudy_launcher/snapshot_memory.py.
+#: All as in understudy_protocol/snapshot_files.py.
 MAGIC = 0x75_6E_64_73_6E_61_70_31
 ORDER = struct.Struct("<12q")
-HEADER = struct.Struct("<10q32sq")
+HEADER = struct.Struct("<11q32sq")
+COPIED = struct.Struct("<q")
+COPIED_OFFSET = PAGE_BYTES - COPIED.size
 PENDING, STORAGE, MEMORY = 0, 1, 2
 BLOCK_BYTES = 1 << 16
 _ALIGNMENT = 64
@@ -98,7 +101,7 @@ class _Memory:
         self._fd, self._token = fd, token
         order = self._order()
         self._slot_bytes, self._every, self._rank, self._world_size = order[1], order[2], order[6], order[7]
-        self._calls = 0
+        self._calls = self._stored = 0
         self._target: Optional[int] = None  # the slot for the next save
         self._complaints: set[str] = set()
         self._mapped: Optional[mmap.mmap] = None
@@ -154,9 +157,9 @@ class _Memory:
         at = self._content(slot)
         header = os.pread(self._fd, HEADER.size, at - PAGE_BYTES)
         fields = HEADER.unpack(header)
-        if fields[0] != MAGIC or fields[11] != crc32(header[:-8]) or fields[4] != step:
+        if fields[0] != MAGIC or fields[12] != crc32(header[:-8]) or fields[4] != step:
             raise ValueError("its header has changed")
-        names, structure_bytes, total, crc, digest = header[8:56], fields[7], fields[8], fields[9], fields[10]
+        names, structure_bytes, total, crc, digest = header[8:56], *fields[7:10], fields[11]
         structure = os.pread(self._fd, structure_bytes, at)
         if crc32(structure) != crc:
             raise ValueError("its structure has changed")
@@ -219,23 +222,27 @@ class _Memory:
         if not self._is_current():
             return False
         place = (*self._token, step, self._rank, self._world_size)
-        header = HEADER.pack(MAGIC, *place, len(structure), total, crc32(structure), digest.digest(), 0)[:-8]
+        sizes = (len(structure), total, crc32(structure), self._stored + 1)
+        header = HEADER.pack(MAGIC, *place, *sizes, digest.digest(), 0)[:-8]
         _pwrite_bytes(self._fd, header + struct.pack("<q", crc32(header)), at - PAGE_BYTES)
-        self._target = 1 - slot
+        self._target, self._stored = 1 - slot, self._stored + 1
         return True
 
     def _free_slot(self) -> int:
-        """Not the one with the newest snapshot, which the next round may restore."""
+        """Not the one with the newest snapshot, which the next round may restore. If the other one is being copied to
+        another pod, it is whole, and the newest one is overwritten: no save waits for a copy.
+        """
         if self._target is None:
             newest = [self._written(slot) for slot in range(SLOTS)]
             self._target = newest.index(min(newest))
-        return self._target
+        (copied,) = COPIED.unpack(os.pread(self._fd, COPIED.size, COPIED_OFFSET))
+        return 1 - self._target if copied == 1 + self._target else self._target
 
     def _written(self, slot: int) -> tuple[int, ...]:
         """Round and step of a slot's snapshot; () if it has none."""
         header = os.pread(self._fd, HEADER.size, self._content(slot) - PAGE_BYTES)
         fields = HEADER.unpack(header)
-        return fields[1:5] if fields[0] == MAGIC and fields[11] == crc32(header[:-8]) else ()
+        return fields[1:5] if fields[0] == MAGIC and fields[12] == crc32(header[:-8]) else ()
 
     def _clear(self, slot: int) -> None:
         _pwrite_bytes(self._fd, bytes(HEADER.size), self._content(slot) - PAGE_BYTES)

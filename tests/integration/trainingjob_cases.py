@@ -298,6 +298,11 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.snapshots.every",
         "snapshots.every must be 1 to 100000",
     ),
+    "more copies of snapshots than two": (
+        lambda job: job["spec"].update(snapshots={"size": "1Gi", "copies": 3}),
+        "spec.snapshots.copies",
+        "snapshots.copies must be 0 to 2",
+    ),
     "snapshots under torchrun": (
         lambda job: job["spec"].update(
             snapshots={"size": "1Gi"}, launcher={**job["spec"]["launcher"], "mode": "Torchrun"}
@@ -970,7 +975,7 @@ ACCEPTED: dict[str, Change] = {
     "nothing to preload": lambda job: job["spec"]["launcher"].update(preload=[]),
     "an empty launcher": lambda job: job["spec"].update(launcher={}),
     "no spares": lambda job: job["spec"]["spares"].update(replicas=0),
-    "snapshots": lambda job: job["spec"].update(snapshots={"size": "512Mi", "every": 10}),
+    "snapshots": lambda job: job["spec"].update(snapshots={"size": "512Mi", "every": 10, "copies": 0}),
     "an elastic job": lambda job: job["spec"].update(elastic={"minPods": 1}),
     "an elastic job that may lose no pod": lambda job: job["spec"].update(elastic={"minPods": 8}),
     "rollouts": with_rollouts,

@@ -47,6 +47,7 @@ class Setup:
     proactive: Proactive = Proactive.OFF
     host_network: bool = False  # whether the pods of a machine share its address, and listen on different ports
     snapshots: bool = False  # in memory, at each step
+    copies: int = 0  # of each snapshot, in other pods
 
 
 @dataclass
@@ -90,6 +91,7 @@ class SimulatedCluster:
             proactive=setup.proactive,
             start_timeout_s=setup.start_timeout_s,
             snapshots=setup.snapshots,
+            snapshot_copies=setup.copies,
         )
         self._saves = random.Random(f"saves-{self.world.seed}")
         self.reports_steps, self.zygotes, self.numbers = setup.reports_steps, setup.zygotes, setup.numbers

@@ -47,7 +47,9 @@ class Launcher(Process):
         self._stores: list[int] = []  # ports; at most the one in use, and the next
         zygotes = pod.cluster.zygotes
         nproc, timeout_s = pod.cluster.shape.nproc_per_node, pod.cluster.step_timeout_s
-        self.memory = SimulatedMemory(nproc) if pod.cluster.shape.snapshots else None
+        self.memory: SimulatedMemory | None = None
+        if pod.cluster.shape.snapshots:
+            self.memory = SimulatedMemory(nproc, pod.cluster.shape.snapshot_copies)
         self.supervisor = Supervisor(
             1,
             nproc,

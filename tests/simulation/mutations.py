@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -25,9 +26,11 @@ from understudy_protocol.enums import CLOSE_EXIT_CODES, CloseReason, Fault
 from understudy_protocol.goodput import Part
 from understudy_protocol.observer import StepProgress
 from understudy_protocol.recovery import CountedFault, Recovery
+from understudy_protocol.snapshots import SavedStep
 from understudy_sidecar.membership import (
     backoff,
     config_change,
+    copies,
     escalation,
     events,
     faults,
@@ -35,7 +38,9 @@ from understudy_sidecar.membership import (
     joining,
     ladder,
     leaving,
+    member_copies,
     member_launcher,
+    member_link,
     member_workers,
     quorum,
     rebuilding,
@@ -178,6 +183,27 @@ def _always(self: Any) -> bool:
 
 def _never(*_: object) -> bool:
     return False
+
+
+@contextmanager
+def _each_snapshot_is_common() -> Iterator[None]:
+    """A snapshot that one pod has is taken for that of all."""
+
+    def common(state: CoordinatorState) -> list[SavedStep]:
+        return [x.saved for x in state.restores.found.values() if x.own]
+
+    with (
+        mock.patch.object(restoring, "_common", common),
+        mock.patch.object(restoring, "_lacking", return_value={}),
+    ):
+        yield
+
+
+on_copy_fetched = restoring.on_copy_fetched
+
+
+def _as_if_fetched(state: CoordinatorState, member: Record, message: m.CopyFetched) -> None:
+    on_copy_fetched(state, member, replace(message, error=""))
 
 
 def _replace_nameless(state: CoordinatorState, previous: PreviousRound, now: float) -> None:
@@ -504,7 +530,23 @@ MUTATIONS = (
     Mutation(
         "each pod's newest snapshot is taken for that of all",
         (Rule.A_ROUND_RESTORES_ONE_SNAPSHOT,),
-        _patch(restoring, "_common", lambda common, whole: whole),
+        _each_snapshot_is_common,
+    ),
+    Mutation(
+        "no pod fetches a copy",
+        (Rule.A_ROUND_RESTORES_ONE_SNAPSHOT,),
+        _patch(restoring, "_lacking", lambda state, saved: {}),
+    ),
+    Mutation(
+        "copies do not count",
+        (Rule.THE_NEWEST_SNAPSHOT_IS_RESTORED,),
+        _patch(restoring, "_add_copies", _nothing),
+    ),
+    Mutation(
+        "a copy that could not be fetched counts",
+        (Rule.A_ROUND_RESTORES_ONE_SNAPSHOT,),
+        _patch(restoring, "on_copy_fetched", _as_if_fetched),
+        2000,
     ),
     Mutation(
         "the oldest common snapshot is restored",
@@ -549,6 +591,29 @@ SCHEDULED = (
         "a pod that lost its ranks keeps its snapshots",
         _patch(member_workers, "_restorable", lambda me, saved: saved),
         test_snapshots.test_pods_that_were_cut_off_and_come_back_do_not_bring_a_state_that_the_training_has_left,
+    ),
+    ScheduledMutation(
+        "a drain ends without a flush",
+        _patch(member_copies, "flush", _never),
+        partial(test_snapshots.test_a_pod_that_leaves_hands_over_its_newest_snapshot, "SIGTERM"),
+    ),
+    ScheduledMutation(
+        "a new coordinator does not wait for a flush",
+        _patch(member_link, "_workers_state", lambda me: me.workers.state),
+        partial(
+            test_snapshots.test_the_next_coordinator_waits_until_a_pod_that_leaves_has_handed_over_its_newest_snapshot,
+            "drain",
+            2,
+        ),
+    ),
+    ScheduledMutation(
+        "a new coordinator places copies before their holders have joined",
+        _patch(copies, "HOLDERS_JOIN_S", 0.0),
+        partial(
+            test_snapshots.test_the_next_coordinator_waits_until_a_pod_that_leaves_has_handed_over_its_newest_snapshot,
+            "SIGTERM",
+            1,
+        ),
     ),
     ScheduledMutation(
         "a pending change is superseded",

@@ -53,6 +53,7 @@ class Pod:
         self.ip, self.port, self.address = ip, port, with_port(ip, port)
         self.network, self.world = cluster.network, cluster.network.world
         self.grace_s = GRACE_S
+        self._grace_ends_at: float | None = None  # the kubelet kills all processes of the pod, which is being deleted
         self.sidecar: SimulatedSidecar | None = None
         self.launcher: Launcher | None = None
         self.recorded_close: Close | None = None  # this one and the next two are in the emptyDir
@@ -133,7 +134,10 @@ class Pod:
     def _end_sidecar(self) -> None:
         if self.sidecar is not None and self.sidecar.alive:
             self.sidecar.terminate()
-            self.world.after(5.0, lambda: self._post(self._kill_sidecar_for_good))
+            limit_s = self.sidecar.core.end_limit_s
+            if self._grace_ends_at is not None:
+                limit_s = max(0.0, min(limit_s, self._grace_ends_at - self.world.now))
+            self.world.after(limit_s, lambda: self._post(self._kill_sidecar_for_good))
 
     def _kill_sidecar_for_good(self) -> None:
         if self.sidecar is not None and self.sidecar.alive:
@@ -163,6 +167,7 @@ class Pod:
             return
         self.asked_to_end = True
         grace = self.grace_s if grace_s is None else grace_s
+        self._grace_ends_at = self.world.now + grace
         if self.launcher is None:
             self.kill()
             return

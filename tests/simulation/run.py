@@ -85,6 +85,8 @@ def draw_case(seed: int) -> Case:
     numbers = random.Random(f"numbers-{seed}")
     if numbers.random() < OPTIMIZERS_SHARE:
         setup = replace(setup, numbers=numbers.choice([Numbers.ROUND, Numbers.OPTIMIZER]))
+    if setup.snapshots and setup.actives > 1:
+        setup = replace(setup, copies=min(setup.actives - 1, snapshots.choice([0, 1, 1, 2])))
     return Case(seed, setup, tuple(faults))
 
 

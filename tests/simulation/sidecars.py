@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tests.simulation.clients import CoordinatorClient
 from tests.simulation.network import End
 from tests.simulation.process import Alarm, Process
+from tests.simulation.snapshots import SimulatedCopies
 from understudy_protocol import membership as m
 from understudy_protocol.enums import EVICTED_EXIT_CODE
 from understudy_protocol.launcher import ExitLauncher, LauncherHello, StopWorkers
@@ -52,6 +53,7 @@ class SimulatedSidecar(Process):
             lambda message: self.handle(e.FromCoordinator(message)),
             lambda silent: self.handle(e.LinkDown(silent)),
         )
+        self.copies = SimulatedCopies(self) if shape.snapshot_copies else None
         self._alarm = Alarm(self, self.core.deadline, lambda: self.handle(e.Tick()))
 
     @property
@@ -76,6 +78,12 @@ class SimulatedSidecar(Process):
         match event:
             case e.FromCoordinator(m.Standby(token)) if launcher is not None and launcher.memory is not None:
                 launcher.memory.replaced = max(launcher.memory.replaced, token)
+            case e.FromCoordinator(m.Welcome(token)) if launcher is not None and launcher.memory is not None:
+                if token > max(self.member.token, launcher.memory.missed):
+                    launcher.memory.missed_before, launcher.memory.missed = launcher.memory.missed, token
+            case e.FromCoordinator(m.Assign(token)) if launcher is not None and launcher.memory is not None:
+                if token == launcher.memory.missed:
+                    launcher.memory.missed = launcher.memory.missed_before
         effects = self.core.handle(event, self.now())
         if self.coordinator is not None and self.coordinator is not before:
             self.pod.cluster.became_leader(self)
@@ -124,6 +132,9 @@ class SimulatedSidecar(Process):
                 self._client.send(message)
             case e.KeepLink():
                 self._client.keep()
+            case e.PlanCopies() | e.FetchCopy() | e.FlushCopies():
+                assert self.copies is not None
+                self.copies.do(effect)
             case e.Dial(hosts):
                 self._client.dial(hosts)
             case e.HangupCoordinator(reason):

@@ -102,6 +102,7 @@ class Training:
     def __init__(self, world: World, steps: int, *, snapshots: bool = False) -> None:
         self.world, self.steps, self._snapshots = world, steps, snapshots
         self.choices: dict[RoundToken, RestoreChoice] = {}  # of the rounds whose workers have got one
+        self.unfetchable: set[tuple[RoundToken, SavedStep]] = set()  # by round: copies that could not be fetched
         self._stale: set[SavedStep] = set()  # snapshots that a round saved after a newer one had stepped
         self.groups: dict[RoundToken, Group] = {}
         self.checkpoint = (0, RoundToken(0, 0, -1))
@@ -202,14 +203,32 @@ class Training:
             )
         if choice.saved in self._stale and group.token > self.newest_stepped:  # else this round is stale itself
             raise Violation(Rule.NO_STALE_SNAPSHOT_IS_RESTORED, f"round {group.token} restores {choice}")
-        self._check_newest(group, choice, common)
+        self._check_newest(group, choice, self._available(workers))
         return self.checkpoint[0] if choice.saved is None else choice.saved.step
+
+    def _available(self, workers: list[SimulatedWorker]) -> set[SavedStep]:
+        """The snapshots that each rank has in its own pod, or in another pod of the round."""
+        available = []
+        nproc = 1 + max(worker.local_rank for worker in workers)
+        for worker in workers:
+            assert worker.memory is not None
+            copied = {
+                saved
+                for other in workers
+                if other.memory is not None
+                for kept in other.memory.kept_of(nproc, worker.start.world_size)
+                if kept.group_rank == worker.rank // nproc
+                for saved in kept.whole
+            }
+            available.append(worker.memory.held(worker) | copied)
+        return set.intersection(*available)
 
     def _check_newest(self, group: Group, choice: RestoreChoice, common: set[SavedStep]) -> None:
         """Of the newest round that has stepped, unless a round after it has restored something else. A pod reports no
         snapshot from before a round in which another pod had its ranks: it cannot know whether that round has stepped.
         """
-        newest = max((saved for saved in common if saved.token == self.newest_stepped), default=None)
+        failed = {saved for token, saved in self.unfetchable if token == group.token}
+        newest = max((x for x in common - failed if x.token == self.newest_stepped), default=None)
         later = [self.choices[token] for token in self.choices if self.newest_stepped < token < group.token]
         if newest is None or "may be the cause" in choice.reason or any(x.saved != newest for x in later):
             return

@@ -254,6 +254,31 @@ def test_a_step_that_is_no_number_fails_its_save(
     assert "expected a whole number" in capfd.readouterr().err
 
 
+# Copies
+
+
+def test_a_save_overwrites_the_newest_snapshot_while_the_older_one_is_copied_to_another_pod(
+    rounds: Rounds, worker: Callable[[], None]
+) -> None:
+    assert [snapshot.save(step, {"step": step}) for step in (1, 2)] == [True, True]
+    # given the sidecar has marked the slot of step 1
+    headers = rounds.memory._slots()[0]
+    slot = next(n for n, header in enumerate(headers) if header is not None and header.saved.step == 1)
+    os.pwrite(rounds.memory.files[0], struct.pack("<q", 1 + slot), PAGE - 8)
+    assert [snapshot.save(step, {"step": step}) for step in (3, 4)] == [True, True]
+    assert {header.saved.step for header in rounds.memory._slots()[0] if header} == {1, 4}
+    # then it is overwritten once the copy has ended
+    os.pwrite(rounds.memory.files[0], bytes(8), PAGE - 8)
+    assert snapshot.save(5, {"step": 5})
+    assert {header.saved.step for header in rounds.memory._slots()[0] if header} == {4, 5}
+
+
+def test_the_saves_of_a_process_are_numbered(rounds: Rounds, worker: Callable[[], None]) -> None:
+    for step in (10, 20):
+        snapshot.save(step, {})
+    assert {(x.saved.step, x.serial) for x in rounds.memory._slots()[0] if x} == {(10, 1), (20, 2)}
+
+
 # Damage
 
 
@@ -268,7 +293,7 @@ def test_a_flipped_bit_anywhere_is_refused_and_the_snapshot_is_discarded(
     for _ in range(FLIPS):
         assert snapshot.save(1, state)
         saved = SavedStep(token(rounds.number), 1)
-        slot = next(slot for slot in (0, 1) if rounds.memory._header(file, slot) is not None)
+        slot = next(slot for slot in (0, 1) if rounds.memory._slots()[0][slot] is not None)
         content = PAGE + slot * (PAGE + MIB) + PAGE
         used = struct.unpack("<q", os.pread(file, 8, content - PAGE + 64))[0]
         structure = struct.unpack("<q", os.pread(file, 8, content - PAGE + 56))[0]
@@ -309,7 +334,7 @@ def test_a_structure_with_code_is_refused(rounds: Rounds, worker: Callable[[], N
     torch.save({"a": Attack()}, file)
     structure = file.getvalue()
     names = struct.pack("<6q", 0, 1, 0, 5, 0, 1)
-    body = struct.pack("<q", MAGIC) + names + struct.pack("<3q", *[len(structure)] * 2, zlib.crc32(structure))
+    body = struct.pack("<q", MAGIC) + names + struct.pack("<4q", *[len(structure)] * 2, zlib.crc32(structure), 1)
     body += hashlib.sha256(names + structure).digest()
     os.pwrite(rounds.memory.files[0], structure, 2 * PAGE)
     os.pwrite(rounds.memory.files[0], body + struct.pack("<q", zlib.crc32(body)), PAGE)

@@ -89,8 +89,28 @@ def test_a_killed_worker_costs_at_most_one_step(start: Start, tmp_path: Path, wo
     assert run.wait(LIMIT_S) == 0
 
 
-def test_a_lost_member_leads_to_storage(start: Start, tmp_path: Path) -> None:
+def test_a_lost_member_costs_at_most_two_steps(start: Start, tmp_path: Path) -> None:
+    # given a spare
     run = start("--spares", "1", "--", sys.executable, "-u", "{train}")
+    notes(tmp_path, 0, 20)
+    # when all processes of a member are killed
+    kill("node-1")
+    # then all ranks restore the same step, those of the spare from a copy
+    second = notes(tmp_path, 1, 4)
+    newest = max(int(of_rank[-1][2]) for of_rank in notes(tmp_path, 0, 4))
+    ((step, content, origin),) = {(of_rank[0][2], of_rank[0][3], of_rank[0][4]) for of_rank in second}
+    assert newest - 2 <= int(step) <= newest
+    assert (content, origin) == (f"[{sum(range(int(step) + 1)):.1f}]", "memory")
+    # and each later step has the content of an undisturbed run
+    assert {(x[2], x[3]) for of_rank in second for x in of_rank} <= {
+        (str(n), f"[{sum(range(n + 1)):.1f}]") for n in range(int(step), int(step) + 2000)
+    }
+    (tmp_path / "end").touch()
+    assert run.wait(LIMIT_S) == 0
+
+
+def test_without_copies_a_lost_member_leads_to_storage(start: Start, tmp_path: Path) -> None:
+    run = start("--spares", "1", "--snapshot-copies", "0", "--", sys.executable, "-u", "{train}")
     notes(tmp_path, 0, 2)
     kill("node-1")
     second = notes(tmp_path, 1, 1)

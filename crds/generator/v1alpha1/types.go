@@ -708,8 +708,9 @@ type Hang struct {
 // +kubebuilder:validation:XValidation:rule="has(self.size)",fieldPath=".size",message="snapshots.size must be set to the largest state of one worker, such as 20Gi; leave out snapshots if the script saves none"
 type Snapshots struct {
 	// The memory for the state of one worker: a whole number with Mi, Gi or Ti. Each
-	// worker has two of them, so a pod needs 2 x size x launcher.nprocPerNode in addition
-	// to what it needs without snapshots. The memory counts as the trainer container's.
+	// worker has two of them, and two for each copy that the pod keeps. So a pod needs
+	// 2 x size x launcher.nprocPerNode x (1 + copies) in addition to what it needs without
+	// snapshots. The memory counts as the trainer container's.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[1-9][0-9]{0,5}(Mi|Gi|Ti)$')",message="snapshots.size must be a whole number with Mi, Gi or Ti, such as 512Mi or 20Gi: the memory for the state of one worker"
@@ -721,6 +722,14 @@ type Snapshots struct {
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 100000",message="snapshots.every must be 1 to 100000: of so many calls of snapshot.save(), one is stored"
 	Every int32 `json:"every,omitempty"`
+
+	// Other pods that keep a copy of each snapshot, so that the loss of a pod or a node
+	// costs a few steps. They are in another topology domain if there is one, otherwise on
+	// another node. It must be lower than the number of pods that train. Default: 1, or 0
+	// if only one pod trains.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 2",message="snapshots.copies must be 0 to 2: the number of other pods that keep a copy of each snapshot"
+	Copies *int32 `json:"copies,omitempty"`
 }
 
 // Lets the job train with fewer pods than it declares.
@@ -1362,8 +1371,9 @@ type RecoveryStatus struct {
 	LostSteps *int32 `json:"lostSteps,omitempty"`
 }
 
-// Memory: snapshots in the memory of the pods. Storage: the script's own checkpoint.
-// +kubebuilder:validation:Enum=Memory;Storage
+// Memory: snapshots in the memory of the pods. Peer: the same, and at least one pod has
+// fetched a copy that another pod kept. Storage: the script's own checkpoint.
+// +kubebuilder:validation:Enum=Memory;Peer;Storage
 type Tier string
 
 // What broke.

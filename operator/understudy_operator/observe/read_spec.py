@@ -157,6 +157,7 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
         preload=tuple(launcher["preload"]) if "preload" in launcher else None,
         snapshot_bytes=bytes_in(snapshots["size"]) or 0 if "size" in snapshots else 0,
         snapshot_every=int(snapshots.get("every", 1)),
+        wanted_copies=int(snapshots["copies"]) if "copies" in snapshots else None,
     )
 
 

@@ -43,6 +43,7 @@ from understudy_protocol.observer import Appoint, End, Nodes, Snapshot, Supersed
 from understudy_protocol.pod import JobShape
 from understudy_sidecar.membership import (
     config_change,
+    copies,
     drills,
     ending,
     escalation,
@@ -213,6 +214,7 @@ class Coordinator:
             isinstance(event, Received)
             and isinstance(event.message, _WITHOUT_CONSEQUENCES)
             and state.ending.close is None
+            and state.restores.holders_until is None
         )
         if has_no_consequences and now < self._due and check.is_requested == check_requested and not state.has_effects:
             return []  # nothing follows from it and nothing is due; there are thousands of such messages
@@ -237,7 +239,8 @@ class Coordinator:
             return state.ending.until
         times = [state.silence.deadline(state.roster, state.steps), leaving.deadline(state), hangs.deadline(state)]
         times += [state.config_changes.due, escalation.deadline(state)]
-        times += (round_progress.deadline(state), *quorum.deadlines(state))
+        times += (round_progress.deadline(state), restoring.deadline(state), copies.deadline(state))
+        times += quorum.deadlines(state)
         if state.round.phase is not Phase.RUNNING:
             times += [at for at in self._round_check_times() if at > state.now]
             times.append(state.round_check.deadline())
@@ -283,10 +286,10 @@ class Coordinator:
         match message:
             case m.Ack() | m.Started() | m.Finished() | m.WorkerFailed():
                 self._on_phase(member, message, now)
-            case m.Progress(token=token) if state.is_current(member, token):
-                round_progress.on_step(state, member, message, now)
-            case m.Hung(token=token) if state.is_current(member, token):
-                hangs.on_hung(state, member, message, now)
+            case m.Progress() | m.Hung() | m.CopyFetched() if state.is_current(member, message.token):
+                self._on_running(member, message, now)
+            case m.CopiesKept():
+                restoring.on_copies_kept(state, member, message)
             case m.Replicas():
                 rollouts.on_replicas(state, member, message)
             case m.ConfigChangeAck():
@@ -319,13 +322,22 @@ class Coordinator:
                 joining.on_previous_round_message(state, member, message)
             return
         match message:
-            case m.Started(_, saved):
-                restoring.on_report(state, member, saved, started=True)
+            case m.Started(_, saved, kept):
+                restoring.on_report(state, member, saved, kept, started=True)
                 round_progress.on_started(state, member, now)
             case m.Finished():
                 round_progress.on_finished(state, member)
             case m.WorkerFailed():
                 worker_faults.on_worker_failed(state, member, message, now)
+
+    def _on_running(self, member: MemberRecord, message: m.Progress | m.Hung | m.CopyFetched, now: float) -> None:
+        match message:
+            case m.Progress():
+                round_progress.on_step(self.state, member, message, now)
+            case m.Hung():
+                hangs.on_hung(self.state, member, message, now)
+            case m.CopyFetched():
+                restoring.on_copy_fetched(self.state, member, message)
 
     def _on_heartbeat_ack(self, member: MemberRecord, number: int, now: float) -> None:
         state = self.state
@@ -356,6 +368,8 @@ class Coordinator:
         escalation.on_time(state, now)
         rollouts.on_time(state, now)
         rounds.lose_late_starters(state, now)
+        copies.on_time(state)
+        restoring.on_time(state, now)
         round_progress.on_time(state, now)
         self._check_round(now)
         if self.phase is Phase.CLOSED:

@@ -12,7 +12,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, Fault, RoundToken, Term
 from understudy_protocol.observer import Appoint, StepProgress
 from understudy_protocol.pod import JobShape
-from understudy_protocol.snapshots import RestoreChoice, SavedStep
+from understudy_protocol.snapshots import CopyPlan, RestoreChoice, SavedStep
 from understudy_sidecar.membership.backoff import Backoff
 from understudy_sidecar.membership.events import Broadcast, CoordinatorEffect, Hangup, Log, Send, StepDown
 from understudy_sidecar.membership.fault_history import FaultHistory
@@ -71,13 +71,31 @@ class ReplicasReport:
 
 
 @dataclass
+class FoundSnapshot:
+    """Where the members have it."""
+
+    saved: SavedStep
+    own: set[int] = field(default_factory=set)  # group ranks whose pods have it
+    copied: dict[int, list[str]] = field(default_factory=dict)  # by group rank: uids of the pods that keep a copy of it
+
+    @property
+    def ranks(self) -> set[int]:
+        return self.own | self.copied.keys()
+
+
+@dataclass
 class Restores:
     """Which snapshot the running round restores. Written by restoring.py."""
 
     unreported: set[str] = field(default_factory=set)  # uids of actives whose snapshots are not known
-    common: frozenset[SavedStep] | None = None  # snapshots of all actives that have reported; None: none has
-    without: list[str] = field(default_factory=list)  # names of the pods that have none
+    holders: set[str] = field(default_factory=set)  # uids of waiting members whose copies are not known
+    holders_until: float | None = None  # the choice waits for those; None: actives are missing, or the choice is made
+    found: dict[tuple[int, ...], FoundSnapshot] = field(default_factory=dict)  # by the numbers of its SavedStep
     newest_step: int | None = None  # that workers reported before this round
+    target: SavedStep | None = None  # will be chosen once all members have it
+    fetching: dict[str, int] = field(default_factory=dict)  # group ranks by uid, of members that do not have it yet
+    errors: list[str] = field(default_factory=list)  # of copies that could not be fetched
+    is_decided: bool = False  # whether snapshots are suspect was decided for this round
     choice: RestoreChoice | None = None  # of this round
     decided: RoundToken = NO_ROUND  # the newest round with a choice, as far as known
     restored: SavedStep | None = None  # by that round
@@ -91,6 +109,18 @@ class Swap:
     fault: Fault
     reason: str
     message: str
+
+
+@dataclass
+class Copies:
+    """Which members keep whose copies in the running round. Written by copies.py."""
+
+    holders: dict[int, tuple[str, ...]] = field(default_factory=dict)  # uids by group rank
+    plans: dict[str, CopyPlan] = field(default_factory=dict)  # by uid
+    #: That the plans were made from: Joins and domains, the number of members with ranks, and uids of those that leave.
+    facts: tuple[list[m.Join], list[str], int, set[str]] = field(default_factory=lambda: ([], [], 0, set()))
+    removals: int = 0  # of members, when the holders were last checked
+    place_at: float | None = None  # when the copies of a round that continues are placed again; None: they have been
 
 
 @dataclass
@@ -164,6 +194,7 @@ class CoordinatorState:
     hangs: HangWatch = field(default_factory=HangWatch)
     swaps: Swaps = field(default_factory=Swaps)
     restores: Restores = field(default_factory=Restores)
+    copies: Copies = field(default_factory=Copies)
     draining: Draining | None = None  # written by leaving.py
     quorum: Quorum = field(default_factory=Quorum)
     config_changes: ConfigChanges = field(default_factory=ConfigChanges)

@@ -63,6 +63,8 @@ CoreEffect = e.MemberEffect | e.Send | e.Broadcast | e.Hangup | e.WatchMachines
 
 
 CANNOT_STORE = "its sidecar cannot store its state"
+#: The coordinator's own limit for its shutdown is 3 s; this one only guards against a bug in it.
+SHUTDOWN_LIMIT_S = 5.0
 
 
 class Core:
@@ -148,7 +150,14 @@ class Core:
         is_shutting_down = (
             self.member.closed is not None and self.coordinator is not None and not self._shutdown_complete
         )
-        return self.process_may_end and not is_shutting_down
+        return self.process_may_end and not is_shutting_down and not self.member.is_flushing
+
+    @property
+    def end_limit_s(self) -> float:
+        """For how long the process that may end waits for `is_over`. Copies of snapshots may take the rest of the pod's
+        grace period, at the end of which the kubelet kills the process.
+        """
+        return self._identity.grace_s if self.member.is_flushing else SHUTDOWN_LIMIT_S
 
     def deadline(self) -> float | None:
         """When the next Tick is due; None if none is."""

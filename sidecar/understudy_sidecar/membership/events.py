@@ -6,8 +6,9 @@ A link is one authenticated connection; the caller assigns its number and never 
 from dataclasses import dataclass
 
 from understudy_protocol import launcher, membership, observer
-from understudy_protocol.enums import Term, Verdict
+from understudy_protocol.enums import RoundToken, Term, Verdict
 from understudy_protocol.hard_state import HardState
+from understudy_protocol.snapshots import CopyHolder, CopyPlan, KeptSteps, SavedStep
 
 
 @dataclass(frozen=True)
@@ -229,6 +230,30 @@ class VerdictAnnotated:
 
 
 @dataclass(frozen=True)
+class CopiesPlanned:
+    """The answer to PlanCopies: the copies that this pod keeps. None of an older round arrives any more."""
+
+    token: RoundToken
+    kept: tuple[KeptSteps, ...]
+
+
+@dataclass(frozen=True)
+class CopyFetched:
+    """The answer to FetchCopy. error: why this pod has no such snapshot; "": it has."""
+
+    token: RoundToken
+    saved: SavedStep
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class CopiesFlushed:
+    """The answer to FlushCopies. The newest snapshots are copied, or no pod that keeps the copies can be reached."""
+
+    token: RoundToken
+
+
+@dataclass(frozen=True)
 class ClosedByOperator:
     """The operator reports that the job is closed, because no coordinator is there to do it."""
 
@@ -248,6 +273,9 @@ MemberEvent = (
     | LeadershipAssumed
     | Unfit
     | VerdictAnnotated
+    | CopiesPlanned
+    | CopyFetched
+    | CopiesFlushed
     | ClosedByOperator
     | Tick
 )
@@ -284,6 +312,34 @@ class KeepLink:
 
 
 @dataclass(frozen=True)
+class PlanCopies:
+    """From now on send copies of the round's snapshots to these pods, and accept them from those; answered by
+    CopiesPlanned. group_rank: of this pod; None if it has no ranks.
+    """
+
+    token: RoundToken
+    group_rank: int | None
+    plan: CopyPlan
+
+
+@dataclass(frozen=True)
+class FetchCopy:
+    """Fetch a copy of this pod's snapshot from one of these pods into its own memory; answered by CopyFetched."""
+
+    token: RoundToken
+    group_rank: int
+    saved: SavedStep
+    holders: tuple[CopyHolder, ...]
+
+
+@dataclass(frozen=True)
+class FlushCopies:
+    """No worker of this round saves any more: copy the snapshots of this pod's ranks; answered by CopiesFlushed."""
+
+    token: RoundToken
+
+
+@dataclass(frozen=True)
 class RecordLauncher:
     """The launcher has connected, or disconnected: record it for a later process of this sidecar."""
 
@@ -315,6 +371,9 @@ MemberEffect = (
     | Dial
     | HangupCoordinator
     | KeepLink
+    | PlanCopies
+    | FetchCopy
+    | FlushCopies
     | RecordVerdict
     | RecordLauncher
     | RecordClose

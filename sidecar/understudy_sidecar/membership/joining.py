@@ -11,6 +11,7 @@ have called another coordinator, and may return.
 from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, NO_TERM, Fault, RoundToken, WorkersState
 from understudy_sidecar.membership import (
+    copies,
     ending,
     escalation,
     eviction,
@@ -112,7 +113,8 @@ def on_previous_round_message(state: CoordinatorState, member: MemberRecord, mes
     """A message about the previous coordinator's round, before it is adopted: it updates the claim of the Join."""
     if state.round.phase is Phase.REBUILDING:
         member.failure = message if isinstance(message, m.WorkerFailed) else member.failure
-        member.saved = message.saved if isinstance(message, m.Started) else member.saved
+        if isinstance(message, m.Started):
+            member.saved, member.kept = message.saved, message.kept
         state.round_check.request()
         phases = {m.Started: WorkersState.RUNNING, m.Finished: WorkersState.FINISHED}
         member.workers = phases.get(type(message), WorkersState.FAILED)
@@ -134,6 +136,7 @@ def _resume(state: CoordinatorState, member: MemberRecord, link: int, join: m.Jo
         state.config_changes.send_snapshot_later(now)
     state.roster.reconnect(member, link)
     member.join, member.stepped, member.saved, member.last_heard = join, join.stepped, join.saved, now
+    member.kept = join.kept
     member.master_port, member.store_port = join.master_port, _store_port(join)
     member.record_connection(state.heartbeat)
     send_welcome(state, member)
@@ -148,11 +151,12 @@ def _resume(state: CoordinatorState, member: MemberRecord, link: int, join: m.Jo
     member.workers = join.workers
     if state.round.phase is not Phase.RUNNING:
         return
+    copies.on_rejoined(state, member)
     if member.group_rank is None:
         stand_by(state, member)
         return
     round_progress.on_acked(state, member)
-    restoring.on_report(state, member, join.saved, started=join.workers is not WorkersState.STARTING)
+    restoring.on_report(state, member, join.saved, join.kept, started=join.workers is not WorkersState.STARTING)
     if join.workers is WorkersState.RUNNING and member.uid in state.roster.starting:
         round_progress.on_started(state, member, now)
     elif join.workers is WorkersState.FINISHED:

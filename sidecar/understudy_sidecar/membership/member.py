@@ -13,6 +13,7 @@
     JOINED        Standby                             JOINED        the launcher stops all running workers
     JOINED        Drain                               JOINED        the launcher ends its workers, which may save
     JOINED        WriteStacks                         JOINED        the launcher writes the stacks of its workers
+    JOINED        PlanCopies, FetchCopy               JOINED        sends, keeps or fetches copies (member_copies.py)
     JOINED        BreakWorker                         JOINED        the launcher breaks a worker: a drill
     JOINED        ConfigChange                        JOINED        stores it, and sends ConfigChangeAck
     JOINED        Redirect                            DISCONNECTED  leadership is transferred: calls that standby
@@ -35,19 +36,30 @@
     any           its sidecar cannot store its state  EVICTED       Gone, and hangs up; the launcher exits (core.py)
 
 Rules: messages are ordered by their token; the member drops older ones. The first close is final. A member counts only
-while its launcher is connected. An evicted member calls no coordinator. The operator reports the node's verdict in two
-ways, through the coordinator and, a minute later, in the pod's annotation: the member keeps the newer one. The launcher
-keeps a duplicate of the socket to the coordinator, so that the membership survives a crash of the sidecar alone.
-voter.py has the hard state. member_launcher.py, member_workers.py, member_link.py, member_orders.py and member_end.py
-decide about the parts of this table.
+while its launcher is connected, and a leaving one until its newest snapshots are copied. An evicted member calls no
+coordinator. The operator reports the node's verdict in two ways, through the coordinator and, a minute later, in the
+pod's annotation: the member keeps the newer one. The launcher keeps a duplicate of the socket to the coordinator, so
+that the membership survives a crash of the sidecar alone. voter.py has the hard state. member_launcher.py,
+member_workers.py, member_copies.py, member_link.py, member_orders.py and member_end.py decide about the parts of this
+table.
 """
 
 from understudy_protocol import membership as m
 from understudy_protocol.enums import RoundToken, WorkersState
-from understudy_sidecar.membership import member_end, member_launcher, member_link, member_orders, member_workers
+from understudy_sidecar.membership import (
+    member_copies,
+    member_end,
+    member_launcher,
+    member_link,
+    member_orders,
+    member_workers,
+)
 from understudy_sidecar.membership.events import (
     CalledBy,
     ClosedByOperator,
+    CopiesFlushed,
+    CopiesPlanned,
+    CopyFetched,
     FromCoordinator,
     FromLauncher,
     FromWorker,
@@ -118,6 +130,8 @@ class Member:
                 member_link.on_called_by(me, ip)
             case LeaveRequested() | Unfit() | ClosedByOperator():
                 member_end.on_event(me, event, now)
+            case CopiesPlanned() | CopyFetched() | CopiesFlushed():
+                self._on_copies(event)
             case VerdictAnnotated(verdict):
                 member_orders.on_annotated(me, verdict)
             case Tick():
@@ -128,6 +142,12 @@ class Member:
         member_link.on_time(me, now)
         member_workers.fence(me, now)
         return me.take_effects()
+
+    def _on_copies(self, event: CopiesPlanned | CopyFetched | CopiesFlushed) -> None:
+        if isinstance(event, CopiesFlushed):
+            member_launcher.on_copies_flushed(self._me, event.token)
+        else:
+            member_copies.on_event(self._me, event)
 
     def deadline(self) -> float | None:
         """The next time at which a timeout or the fence expires, or the sidecar ends; None if there is none."""
@@ -166,6 +186,12 @@ class Member:
     @property
     def store_port(self) -> int:
         return self._me.workers.store_port
+
+    @property
+    def is_flushing(self) -> bool:
+        """Whether its newest snapshots are being copied before its pod ends."""
+        has_ended = self._me.end.closed is not None or bool(self._me.end.replacement_reason)
+        return self._me.copies.flushing is not None and not has_ended
 
     @property
     def closed(self) -> m.Close | None:

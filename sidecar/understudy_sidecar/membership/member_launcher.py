@@ -2,12 +2,14 @@
 
 Rules: a member counts only while its launcher is connected and responds (liveness.py), and no killed process is
 left: otherwise it leaves the job, because the next round would wait for it, maybe forever. It rejoins when the launcher
-responds again, or when that process has ended. The sidecar of an ended launcher has nothing left to do.
+responds again, or when that process has ended. If copies of snapshots are wanted, a drain is reported, and a leaving
+pod leaves, only when the newest snapshots are copied. After that the sidecar of an ended launcher has nothing to do.
 """
 
 from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
-from understudy_sidecar.membership import member_end, member_link, member_workers
+from understudy_protocol.enums import RoundToken
+from understudy_sidecar.membership import member_copies, member_end, member_link, member_workers
 from understudy_sidecar.membership.events import FromLauncher, LauncherDown, LauncherUp, RecordLauncher
 from understudy_sidecar.membership.member_state import MemberState, State
 
@@ -30,6 +32,15 @@ def on_event(me: MemberState, event: LauncherUp | FromLauncher | LauncherDown, n
             me.launcher.is_known = False
             me.do(RecordLauncher(False))
             _on_down(me, now)
+
+
+def on_copies_flushed(me: MemberState, token: RoundToken) -> None:
+    if not member_copies.on_flushed(me, token):
+        return
+    if not me.launcher.has_ended:
+        me.send(m.Drained(token))
+    elif me.state is not State.NO_LAUNCHER:
+        _end(me)
 
 
 def ping(me: MemberState, now: float) -> None:
@@ -80,9 +91,16 @@ def _on_message(me: MemberState, message: object, now: float) -> None:
             member_end.on_leave(me, m.Leaving("the trainer container got SIGTERM", grace_s, verdict), now)
         case _:
             member_workers.on_message(me, message, now)
+            if isinstance(message, l.WorkersDrained) and message.token == me.workers.token:
+                _on_drained(me, message.token)
     if me.launcher.has_unkillable and isinstance(message, l.WorkersStarted | l.WorkersDrained):  # none is left
         me.launcher.has_unkillable = False
         _rejoin(me, "the process that was alive after SIGKILL has ended")
+
+
+def _on_drained(me: MemberState, token: RoundToken) -> None:
+    if not member_copies.flush(me):
+        me.send(m.Drained(token))
 
 
 def _on_response(me: MemberState) -> None:
@@ -126,6 +144,11 @@ def _on_down(me: MemberState, now: float) -> None:
     if me.end.closed is not None or me.end.replacement_reason:
         member_end.on_launcher_down(me, now)
         return
+    if me.end.leaving is None or not member_copies.flush(me):
+        _end(me)
+
+
+def _end(me: MemberState) -> None:
     me.send(m.Gone("its launcher has ended"))
     member_link.hang_up(me, "the launcher has ended")
     me.become(State.NO_LAUNCHER)

@@ -8,6 +8,8 @@ time. It says so, also while it joins: the called candidate may have become the 
 from dataclasses import replace
 
 from understudy_protocol import membership as m
+from understudy_protocol.enums import WorkersState
+from understudy_protocol.snapshots import KeptSteps
 from understudy_sidecar.membership.events import Dial, HangupCoordinator, KeepLink
 from understudy_sidecar.membership.member_state import MemberState, State
 
@@ -138,7 +140,7 @@ def send_join(me: MemberState, now: float) -> None:
             identity.index,
             me.workers.token,
             me.workers.group_rank,
-            me.workers.state,
+            _workers_state(me),
             me.workers.master_port,
             hard_state.term,
             hard_state.config_version,
@@ -155,9 +157,24 @@ def send_join(me: MemberState, now: float) -> None:
             link.disconnected_silently,
             me.unable_reason,
             me.workers.saved,
+            _kept(me),
             None if drained_until is None else max(0.0, drained_until - now),
         )
     )
+
+
+def _workers_state(me: MemberState) -> WorkersState:
+    """Until the snapshots of drained workers are copied, their drain goes on: the next coordinator has to wait."""
+    is_flushing = me.workers.state is WorkersState.IDLE and me.copies.flushing == me.workers.token
+    return WorkersState.RUNNING if is_flushing else me.workers.state
+
+
+def _kept(me: MemberState) -> tuple[KeptSteps, ...] | None:
+    """The copies that this pod keeps, also with the owners of which there is none yet."""
+    if me.copies.plan is None or me.copies.kept is None:
+        return None
+    found = {owner.group_rank: KeptSteps(owner.group_rank, ()) for owner in me.copies.plan.owners}
+    return tuple({**found, **{x.group_rank: x for x in me.copies.kept}}.values())
 
 
 def deadline(me: MemberState) -> float | None:
@@ -201,7 +218,7 @@ def _situation(me: MemberState) -> tuple[object, ...]:
     return (
         workers.token,
         workers.group_rank,
-        workers.state,
+        _workers_state(me),
         workers.master_port,
         workers.store_port,
         me.end.leaving,

@@ -7,7 +7,7 @@ stored before any message that relies on it (voter.py). Of two verdicts about it
 from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
 from understudy_protocol.enums import Term
-from understudy_sidecar.membership import member_end, member_link, member_workers
+from understudy_sidecar.membership import member_copies, member_end, member_link, member_workers
 from understudy_sidecar.membership.events import RecordHardState, RecordVerdict
 from understudy_sidecar.membership.member_state import MemberState, State
 
@@ -50,6 +50,7 @@ def _on_welcome(me: MemberState, welcome: m.Welcome, now: float) -> None:
         me.do(RecordHardState(me.voter.hard_state))
     member_link.on_welcome(me, welcome, now)
     member_workers.offer_store(me, welcome.term)
+    member_copies.on_welcome(me, welcome.token)
     if welcome.verdict is not None:
         _keep_verdict(me, welcome.verdict)
     member_link.update_join(me, now)
@@ -93,11 +94,13 @@ def _on_order(me: MemberState, message: object, now: float) -> None:
             me.answer(m.HeartbeatAck(number))
         case m.LeaseRenewal(number):
             me.lease.on_confirmation(number)
-        case m.Assign():
-            member_workers.on_assign(me, message)
+        case m.Assign() | m.PlanCopies():
+            _on_assignment(me, message)
         case m.Standby(token):
             member_workers.on_standby(me, token)
-        case m.Drain() | m.WriteStacks() | m.BreakWorker() | m.Restore() if member_workers.has_ranks(me, message.token):
+        case m.Drain() | m.WriteStacks() | m.BreakWorker() | m.FetchCopy() | m.Restore() if member_workers.has_ranks(
+            me, message.token
+        ):
             _on_round_order(me, message, now)
         case m.Preload(modules):
             me.order(l.Preload(modules))
@@ -115,12 +118,26 @@ def _on_order(me: MemberState, message: object, now: float) -> None:
             pass
 
 
-def _on_round_order(me: MemberState, message: m.Drain | m.WriteStacks | m.BreakWorker | m.Restore, now: float) -> None:
+def _on_assignment(me: MemberState, message: m.Assign | m.PlanCopies) -> None:
+    """The plan for copies begins before the workers of its round."""
+    if isinstance(message, m.PlanCopies):
+        member_copies.on_plan(me, message)
+        return
+    if message.token > me.workers.token:
+        member_copies.on_assign(me, message)
+    member_workers.on_assign(me, message)
+
+
+def _on_round_order(
+    me: MemberState, message: m.Drain | m.WriteStacks | m.BreakWorker | m.FetchCopy | m.Restore, now: float
+) -> None:
     match message:
         case m.Drain():
             member_workers.on_drain(me, message, now)
         case m.WriteStacks(token):
             me.order(l.WriteStacks(token))
+        case m.FetchCopy():
+            member_copies.on_fetch(me, message)
         case m.BreakWorker(token, drill):
             me.order(l.BreakWorker(token, drill))
             me.log(f"a drill ({drill.value}) breaks a worker of round {token}")

@@ -8,7 +8,7 @@ from enum import Enum
 
 from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, NO_TERM, RoundToken, Term, WorkersState
-from understudy_protocol.snapshots import SavedSteps
+from understudy_protocol.snapshots import CopyPlan, KeptSteps, SavedStep, SavedSteps
 from understudy_sidecar.membership.calling import Calls
 from understudy_sidecar.membership.events import Log, MemberEffect, ToCoordinator, ToLauncher
 from understudy_sidecar.membership.liveness import LauncherWatch, Lease
@@ -68,11 +68,27 @@ class Workers:
     first_step_sent: RoundToken = NO_ROUND
     replaced: RoundToken = NO_ROUND  # the newest round that gave the ranks of this pod to another one
     saved: SavedSteps | None = None  # the snapshots of this pod for its round, and the coordinator's choice
+    fetched: SavedStep | None = None  # a snapshot that a copy was fetched of, for this round
     hang_is_reported: bool = False
     drained_until: float | None = None  # they have time to save until then, after a Drain; None: the round got none
     replicas: dict[int, m.Replicas] = field(default_factory=dict)  # the newest report of each rank that ran here
     fork_fallback_reason: str = ""  # why workers are not forked, as the launcher reports
     learned_modules: tuple[str, ...] = ()  # by the fork server
+
+
+@dataclass
+class Copies:
+    """The copies of snapshots that this pod sends, keeps and fetches. Written by member_copies.py."""
+
+    token: RoundToken = NO_ROUND  # of the newest plan
+    plan: CopyPlan | None = None
+    kept: tuple[KeptSteps, ...] | None = None  # when the plan began; None: not known yet
+    missed: RoundToken = NO_ROUND  # the newest round that was formed without this pod, as far as it knows
+    missed_before: RoundToken = NO_ROUND  # the value before
+    oldest: RoundToken = NO_ROUND  # the newest round of this pod whose choice it knew when a newer one began
+    restored: SavedStep | None = None  # by that round
+    fetching: m.FetchCopy | None = None  # not answered yet
+    flushing: RoundToken | None = None  # the workers of this round have ended, and their snapshots are being copied
 
 
 @dataclass
@@ -120,6 +136,7 @@ class MemberState:
     verdict: m.NodeVerdict | None  # the newest about its node; written by member_orders.py
     workers: Workers = field(default_factory=Workers)
     link: Link = field(default_factory=Link)
+    copies: Copies = field(default_factory=Copies)
     coordinator: m.StandbyCoordinator | None = None  # the leader, as far as this member knows
     unable_reason: str = ""  # why it can take part in no round, although its launcher is connected
     now: float = 0.0  # of the event that is being handled

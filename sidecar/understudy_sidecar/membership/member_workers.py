@@ -10,7 +10,7 @@ from dataclasses import replace
 from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_TERM, RoundToken, Term, WorkersState
-from understudy_protocol.snapshots import SavedSteps
+from understudy_protocol.snapshots import SavedStep, SavedSteps
 from understudy_sidecar.membership import member_link
 from understudy_sidecar.membership.member_state import MemberState, State
 
@@ -46,14 +46,13 @@ def on_message(me: MemberState, message: object, now: float) -> None:
             me.send(m.Port(port, store_port))
         case l.WorkersStarted(token, saved) if token == workers.token:
             workers.state, workers.saved = WorkersState.RUNNING, _restorable(me, saved)
-            me.send(m.Started(token, workers.saved))
+            report_start(me)
         case l.WorkersFinished(token) if token == workers.token:
             workers.state = WorkersState.FINISHED
             me.send(m.Finished(token))
         case l.WorkersDrained(token) if token == workers.token:
             if workers.state is not WorkersState.FINISHED:
                 workers.state = WorkersState.IDLE
-            me.send(m.Drained(token))
         case l.WorkerExited(token, local_rank, exit_code, signal, text, at, traceback) if token == workers.token:
             _on_failure(me, m.WorkerFailed(token, local_rank, exit_code, signal, text, at, traceback), now)
         case l.Stepped(token, step, total, median_s, at, pause_s, is_counted) if token == workers.token:
@@ -63,6 +62,19 @@ def on_message(me: MemberState, message: object, now: float) -> None:
             me.send(m.Hung(token, local_rank, step, at, silent_s))
         case _:
             pass  # of a round that is over
+
+
+def report_start(me: MemberState) -> None:
+    """Send Started, once it is also known which copies this pod keeps: a Join before that is no report."""
+    workers, copies = me.workers, me.copies
+    if workers.state is WorkersState.RUNNING and (copies.plan is None or copies.kept is not None):
+        me.send(m.Started(workers.token, workers.saved, copies.kept or ()))
+
+
+def on_fetched(me: MemberState, saved: SavedStep) -> None:
+    """A copy of this snapshot of the pod's own ranks has been fetched."""
+    me.workers.fetched = saved
+    me.workers.saved = _restorable(me, me.workers.saved)
 
 
 def on_replicas(me: MemberState, replicas: m.Replicas) -> None:
@@ -101,6 +113,7 @@ def on_assign(me: MemberState, assign: m.Assign) -> None:
         return
     if assign.token > workers.token:
         workers.token, workers.group_rank, workers.saved = assign.token, assign.group_rank, None
+        workers.fetched = None
         workers.group_world_size, workers.state, workers.failure = assign.group_world_size, WorkersState.STARTING, None
         workers.drained_until = None
         if assign.agent_store and assign.group_rank == 0:
@@ -165,7 +178,9 @@ def _restorable(me: MemberState, saved: SavedSteps | None) -> SavedSteps | None:
     """
     if saved is None:
         return None
-    return replace(saved, whole=tuple(step for step in saved.whole if step.token >= me.workers.replaced))
+    whole = {step for step in saved.whole if step.token >= me.workers.replaced}
+    fetched = me.workers.fetched
+    return replace(saved, whole=tuple(sorted(whole if fetched is None else whole | {fetched})))
 
 
 def _on_failure(me: MemberState, failure: m.WorkerFailed, now: float) -> None:

@@ -1,9 +1,11 @@
-"""Which snapshot a round restores: the newest one that every rank has.
+"""Which snapshot a round restores: the newest one that every rank has, in its own pod or as a copy in another one.
 
-Rules: a member reports its snapshots with its Started, when no worker of an older round is left to overwrite them. With
-the last report the coordinator chooses, and sends the choice to all members: their workers wait for it in load(). No
-member reports each save, so snapshots cost no message a step. A snapshot is named by the round that saved it and by its
-step, because two rounds may save the same step with different content.
+Rules: a member reports its snapshots, and the copies that it keeps, with its Started, when no worker of an older round
+is left to overwrite them. Waiting members report their copies as well: the choice waits for them, for HOLDERS_WAIT_S
+after the last member with ranks. Then the coordinator chooses. Members that do not have the chosen snapshot fetch it
+(FetchCopy), and then all get the choice: their workers wait for it in load(). If a copy cannot be fetched, it does not
+count, and the coordinator chooses again. No member reports each save, so snapshots cost no message a step. A snapshot
+is named by the round that saved it and by its step, because two rounds may save the same step with different content.
 
 Only the history of the training counts: what the newest round with a choice has restored, and what this round or a
 later one has saved. A round that was replaced may have saved more while it was cut off, but a newer round has stepped
@@ -17,57 +19,121 @@ from collections.abc import Iterable
 
 from understudy_protocol import membership as m
 from understudy_protocol.enums import Tier, WorkersState
-from understudy_protocol.snapshots import RestoreChoice, SavedStep, SavedSteps
-from understudy_sidecar.membership.coordinator_state import CoordinatorState
+from understudy_protocol.snapshots import CopyHolder, KeptSteps, RestoreChoice, SavedStep, SavedSteps
+from understudy_sidecar.membership import copies
+from understudy_sidecar.membership.coordinator_state import CoordinatorState, FoundSnapshot
 from understudy_sidecar.membership.recoveries import WORKER_FAULTS
 from understudy_sidecar.membership.roster import MemberRecord
+from understudy_sidecar.membership.round_state import Phase
 
 SUSPECT_RESTORES = 2
 SUSPECT_STEPS = 3
 MAX_NAMED_PODS = 3
 #: A pod has two slots for each rank; a longer report is not read to its end.
 MAX_REPORTED = 4
+#: The choice does not wait longer than this for the copies of members without ranks.
+HOLDERS_WAIT_S = 1.0
+#: Of an error of a member, which may send any text.
+MAX_ERROR_CHARS = 200
 
 
 def begin(state: CoordinatorState, active: Iterable[MemberRecord]) -> None:
     """These members have got their assignments of a new round."""
     restores = state.restores
     _learn_choices(state)
-    restores.unreported = {x.uid for x in active} if state.shape.snapshots else set()
-    restores.common, restores.without, restores.newest_step, restores.choice = None, [], None, None
+    has_snapshots = state.shape.snapshots
+    restores.unreported = {x.uid for x in active} if has_snapshots else set()
+    restores.holders = {x.uid for x in copies.holders_without_ranks(state)} if has_snapshots else set()
+    restores.found, restores.newest_step = {}, None
+    restores.target, restores.fetching, restores.errors, restores.is_decided = None, {}, [], False
+    restores.choice, restores.holders_until = None, None
 
 
 def adopt(state: CoordinatorState, active: Iterable[MemberRecord]) -> None:
     """The round of the previous coordinator continues with these members."""
     members = list(active)
     begin(state, members)
+    waiting = copies.holders_without_ranks(state)
+    state.restores.holders = set()
     choices = [x.saved.choice for x in members if x.saved is not None and x.saved.choice is not None]
     if choices and state.shape.snapshots:
         state.restores.choice = choices[0]
+    for member in waiting:
+        _add_copies(state, member, member.kept or ())
     for member in members:
-        on_report(state, member, member.saved, started=member.workers is not WorkersState.STARTING)
+        on_report(state, member, member.saved, member.kept, started=member.workers is not WorkersState.STARTING)
     _record(state)
+    copies.adopt(state)
 
 
-def on_report(state: CoordinatorState, member: MemberRecord, saved: SavedSteps | None, *, started: bool) -> None:
-    """A member's snapshots for the running round. started: its workers run, so None is its whole report."""
+def on_report(
+    state: CoordinatorState,
+    member: MemberRecord,
+    saved: SavedSteps | None,
+    kept: tuple[KeptSteps, ...] | None,
+    *,
+    started: bool,
+) -> None:
+    """A member's snapshots for the running round. started: its workers run, so None is its whole report. kept: None if
+    the member sends another Started once it knows its copies.
+    """
     restores = state.restores
     if not state.shape.snapshots or (saved is None and not started):
         return
     report = saved or SavedSteps(())
     if restores.choice is not None and report.choice is None:
         state.send(member, m.Restore(state.round.token, restores.choice))
-    if member.uid not in restores.unreported:
+    elif member.uid in restores.fetching:
+        _ask_to_fetch(state, member)
+    is_whole = kept is not None or not state.shape.snapshot_copies
+    if member.uid not in restores.unreported or member.group_rank is None or not is_whole:
         return
     restores.unreported.discard(member.uid)
-    whole = frozenset(report.whole[-MAX_REPORTED:])
-    restores.common = whole if restores.common is None else _common(restores.common, whole)
-    if not whole:
-        restores.without.append(member.name)
+    for saved_step in report.whole[-MAX_REPORTED:]:
+        _found(state, saved_step).own.add(member.group_rank)
+    _add_copies(state, member, kept or ())
     if report.newest_step is not None:
         restores.newest_step = max(report.newest_step, restores.newest_step or 0)
-    if not restores.unreported and restores.choice is None:
+    _on_reported(state)
+
+
+def on_copies_kept(state: CoordinatorState, member: MemberRecord, message: m.CopiesKept) -> None:
+    """A waiting member's copies."""
+    is_current = state.round.phase is Phase.RUNNING and message.token == state.round.token
+    if not is_current or member.uid not in state.restores.holders:
+        return
+    state.restores.holders.discard(member.uid)
+    _add_copies(state, member, message.kept)
+    _on_reported(state)
+
+
+def on_copy_fetched(state: CoordinatorState, member: MemberRecord, message: m.CopyFetched) -> None:
+    restores = state.restores
+    rank = restores.fetching.get(member.uid)
+    if message.saved != restores.target or rank is None:
+        return
+    if message.error:
+        restores.errors.append(f"{member.name}: {message.error[:MAX_ERROR_CHARS]}")
+        state.log(f"a copy of step {message.saved.step} could not be fetched: {restores.errors[-1]}")
+        del _found(state, message.saved).copied[rank]
         _choose(state)
+        return
+    _found(state, message.saved).own.add(rank)
+    del restores.fetching[member.uid]
+    if not restores.fetching:
+        _decide(state, RestoreChoice(restores.target, from_copies=True))
+
+
+def on_time(state: CoordinatorState, now: float) -> None:
+    """Choose without the members that have not reported their copies in time."""
+    until = state.restores.holders_until
+    if until is not None and now >= until and state.round.phase is Phase.RUNNING:
+        state.restores.holders.clear()
+        _on_reported(state)
+
+
+def deadline(state: CoordinatorState) -> float | None:
+    return state.restores.holders_until if state.round.phase is Phase.RUNNING else None
 
 
 def on_first_step(state: CoordinatorState, step: int) -> None:
@@ -77,14 +143,65 @@ def on_first_step(state: CoordinatorState, step: int) -> None:
         state.recovery_log.set_lost_steps(state.round.token.round, max(0, restores.newest_step - step + 1))
 
 
+def _add_copies(state: CoordinatorState, member: MemberRecord, kept: tuple[KeptSteps, ...]) -> None:
+    for copy in kept[: copies.MOST_OWNERS * state.shape.snapshot_copies]:
+        if 0 <= copy.group_rank < len(state.roster.holders):
+            for saved in copy.whole[-MAX_REPORTED:]:
+                _found(state, saved).copied.setdefault(copy.group_rank, []).append(member.uid)
+
+
+def _found(state: CoordinatorState, saved: SavedStep) -> FoundSnapshot:
+    """There are thousands of reports, and the hash of a SavedStep takes a multiple of that of its numbers."""
+    key = (saved.token.epoch, saved.token.term, saved.token.round, saved.step)
+    found = state.restores.found.get(key)
+    if found is None:
+        found = state.restores.found[key] = FoundSnapshot(saved)
+    return found
+
+
+def _on_reported(state: CoordinatorState) -> None:
+    restores = state.restores
+    if restores.unreported or restores.choice is not None or restores.fetching:
+        return
+    if restores.holders & state.roster.connected:
+        restores.holders_until = restores.holders_until or state.now + HOLDERS_WAIT_S
+        return
+    restores.holders_until = None
+    _choose(state)
+
+
 def _choose(state: CoordinatorState) -> None:
     restores = state.restores
-    newest = _newest(saved for saved in restores.common or () if _is_of_the_training(state, saved))
-    restores.suspicions = restores.suspicions + 1 if _is_suspect(state, newest) else 0
-    choice = RestoreChoice(newest, "" if newest is not None else _why_none(state))
+    newest = _newest(saved for saved in _common(state) if _is_of_the_training(state, saved))
+    if not restores.is_decided:
+        restores.is_decided = True
+        restores.suspicions = restores.suspicions + 1 if _is_suspect(state, newest) else 0
     if restores.suspicions >= SUSPECT_RESTORES:
         reason = f"{SUSPECT_RESTORES} rounds in a row have failed within {SUSPECT_STEPS} steps of a restored snapshot"
-        choice, restores.suspicions = RestoreChoice(None, f"{reason}: it may be the cause"), 0
+        restores.suspicions = 0
+        _decide(state, RestoreChoice(None, f"{reason}: it may be the cause"))
+        return
+    restores.target, restores.fetching = newest, {} if newest is None else _lacking(state, newest)
+    if newest is None:
+        _decide(state, RestoreChoice(None, _why_none(state)))
+    elif not restores.fetching:
+        _decide(state, RestoreChoice(newest))
+    for uid in restores.fetching:
+        _ask_to_fetch(state, state.roster.members[uid])
+
+
+def _ask_to_fetch(state: CoordinatorState, member: MemberRecord) -> None:
+    saved, roster = state.restores.target, state.roster
+    assert saved is not None, "members fetch only a snapshot that was chosen"
+    uids = _found(state, saved).copied[state.restores.fetching[member.uid]]
+    nearest = sorted((uid for uid in uids if uid in roster.members), key=lambda uid: uid != member.uid)
+    holders = tuple(CopyHolder(uid, roster.members[uid].join.ip) for uid in nearest)
+    state.send(member, m.FetchCopy(state.round.token, saved, holders))
+
+
+def _decide(state: CoordinatorState, choice: RestoreChoice) -> None:
+    restores = state.restores
+    restores.fetching, restores.holders_until = {}, None
     restores.choice, restores.restored, restores.decided = choice, choice.saved, state.round.token
     _record(state)
     members = [state.roster.members[uid] for uid in state.roster.holders if uid is not None]
@@ -95,8 +212,16 @@ def _choose(state: CoordinatorState) -> None:
     state.notify_observers()
 
 
-def _common(some: frozenset[SavedStep], others: frozenset[SavedStep]) -> frozenset[SavedStep]:
-    return some & others
+def _common(state: CoordinatorState) -> list[SavedStep]:
+    """The snapshots that all ranks have somewhere."""
+    size = len(state.roster.holders)
+    return [found.saved for found in state.restores.found.values() if len(found.ranks) == size]
+
+
+def _lacking(state: CoordinatorState, saved: SavedStep) -> dict[str, int]:
+    """The members that do not have this snapshot of their ranks, with their group ranks."""
+    own = _found(state, saved).own
+    return {uid: rank for rank, uid in enumerate(state.roster.holders) if uid is not None and rank not in own}
 
 
 def _newest(found: Iterable[SavedStep]) -> SavedStep | None:
@@ -124,7 +249,8 @@ def _record(state: CoordinatorState) -> None:
         return
     if choice.saved is not None and newest_step is not None:
         lost_steps = max(0, newest_step - choice.saved.step)
-    tier = Tier.STORAGE if choice.saved is None else Tier.MEMORY
+    tier = Tier.PEER if choice.from_copies else Tier.MEMORY
+    tier = Tier.STORAGE if choice.saved is None else tier
     state.recovery_log.on_restore(state.round.token.round, tier, choice.reason, lost_steps)
 
 
@@ -138,14 +264,24 @@ def _is_suspect(state: CoordinatorState, newest: SavedStep | None) -> bool:
 
 
 def _why_none(state: CoordinatorState) -> str:
-    names = state.restores.without
-    if len(names) == len(state.roster.active_members()):
+    restores = state.restores
+    if restores.errors:
+        return f"copies could not be fetched: {'; '.join(restores.errors[:MAX_NAMED_PODS])}"
+    if not restores.found:
         return "no pod has a snapshot"
+    names = _without_any(state)
+    of_them = "snapshot and no copy" if state.shape.snapshot_copies else "snapshot"
     if len(names) == 1:
-        return f"{names[0]} has no snapshot of its ranks"
+        return f"{names[0]} has no {of_them} of its ranks"
     if names:
         shown = ", ".join(sorted(names)[:MAX_NAMED_PODS]) + (", …" if len(names) > MAX_NAMED_PODS else "")
-        return f"{len(names)} pods have no snapshot of their ranks: {shown}"
-    if state.restores.common:
+        return f"{len(names)} pods have no {of_them} of their ranks: {shown}"
+    if _common(state):
         return "the snapshots are of a round that another one has replaced"
     return "the pods have no snapshot of the same step"
+
+
+def _without_any(state: CoordinatorState) -> list[str]:
+    """Names of the pods of whose ranks no pod has a snapshot."""
+    known = set().union(*(found.ranks for found in state.restores.found.values()))
+    return [member.name for rank, member in enumerate(state.roster.active_members()) if rank not in known]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from understudy_protocol.enums import RoundToken, WorkersState
 from understudy_protocol.membership import Assign, Join, RankHolder, WorkerFailed
-from understudy_protocol.snapshots import SavedSteps
+from understudy_protocol.snapshots import KeptSteps, SavedSteps
 from understudy_sidecar.membership.voter_config import Tally, VoterConfig
 
 
@@ -30,6 +30,7 @@ class MemberRecord:
     has_returned: bool = False  # it has no rank, and the one that it had last was vacant when it joined
     failure: WorkerFailed | None = None  # of a claimed round, reported before the round was adopted
     saved: SavedSteps | None = field(init=False)  # its snapshots for the round of its Join
+    kept: tuple[KeptSteps, ...] | None = field(init=False)  # the copies that it kept then; None: not known yet
     assign: Assign | None = None  # of the running round; sent again to a member that reconnects without it
     stepped: RoundToken = field(init=False)  # the newest round in which its workers have made a step
     measures_pause: bool = False  # it made the last step before the running round: it can measure the pause
@@ -40,7 +41,7 @@ class MemberRecord:
 
     def __post_init__(self) -> None:
         self.uid, self.name, self.node = self.join.pod_uid, self.join.pod_name, self.join.node
-        self.stepped, self.saved = self.join.stepped, self.join.saved
+        self.stepped, self.saved, self.kept = self.join.stepped, self.join.saved, self.join.kept
 
     def record_answer(self, heartbeat: int) -> None:
         """Only an answer shows that the member responds: another message may be delayed."""
@@ -66,6 +67,7 @@ class Roster:
     starting: set[str] = field(default_factory=set)  # actives whose workers are not known to run yet
     domains: dict[int, str] = field(default_factory=dict)  # group rank -> topology domain of its last holder
     last_holders: dict[int, RankHolder] = field(default_factory=dict)  # group rank -> its last holder; may be lost
+    removals: int = 0  # members that were removed
     connected: set[str] = field(default_factory=set)
     connected_voters: Tally = field(default_factory=lambda: Tally(VoterConfig()))  # of the newest voter configuration
     _links: dict[int, MemberRecord] = field(default_factory=dict)
@@ -106,6 +108,7 @@ class Roster:
     def remove(self, member: MemberRecord) -> None:
         """Remove a lost member: its rank is vacant."""
         self.disconnect(member)
+        self.removals += 1
         del self.members[member.uid]
         for pending in (self.suspects, self.leaving):
             pending.pop(member.uid, None)

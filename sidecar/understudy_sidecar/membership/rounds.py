@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from understudy_protocol import membership as m
 from understudy_protocol.addresses import split_port
 from understudy_protocol.enums import NO_ROUND, RoundToken, Strategy, WorkersState
-from understudy_sidecar.membership import config_change, joining, leaving, restoring
+from understudy_sidecar.membership import config_change, copies, joining, leaving, restoring
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.placement import Placement, RankCandidate, place
 from understudy_sidecar.membership.roster import MemberRecord
@@ -223,12 +223,12 @@ def _assign(state: CoordinatorState) -> None:
     port, agent_store = (store, True) if store else (master.master_port, False)
     master.store_port = 0 if agent_store else master.store_port  # a store is used for one round
     reason = state.recovery_log.open[-1].cause.message if state.recovery_log.open else "first round"
+    plans = copies.plan_round(state, active)
     for rank, member in enumerate(active):
         member.workers = WorkersState.STARTING
         member.measures_pause = newest and member.stepped == state.round.stepped != NO_ROUND
-        member.assign = m.Assign(
-            state.round.token, rank, len(active), rank * nproc, world, master_ip, port, reason, agent_store
-        )
+        place = (rank, len(active), rank * nproc, world, master_ip, port, reason, agent_store)
+        member.assign = m.Assign(state.round.token, *place, plans.get(member.uid))
         state.send(member, member.assign)
     state.roster.begin_round(active)
     restoring.begin(state, active)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tests.unit.launcher.driven import start, token
-from understudy_launcher.snapshot_fence import Header, SnapshotFence
+from understudy_launcher.snapshot_fence import SnapshotFence
+from understudy_protocol.snapshot_files import Header
 from understudy_protocol.snapshots import SavedStep
 
 #: `start` gives local rank 0 the rank 2 of 4.
@@ -63,20 +64,34 @@ def test_the_snapshots_of_a_round_without_a_choice_count_in_the_next_round() -> 
 
 
 def test_after_a_choice_only_the_chosen_snapshot_counts_beside_new_ones() -> None:
+    fence, slots = after_round_0(), {0: [header(0, 8), header(0, 7)]}
+    fence.whole(start(1), slots)
+    assert fence.choose(saved(0, 7), slots) == {0: 1}
+    assert fence.whole(start(2), slots) == (saved(0, 7),)
+
+
+def test_a_snapshot_that_was_fetched_since_is_chosen_and_counts_in_the_next_round() -> None:
+    fence, fetched = after_round_0(), {0: [header(0, 8), header(0, 6)]}
+    assert fence.whole(start(1), {0: [header(0, 8), None]}) == (saved(0, 8),)
+    assert fence.choose(saved(0, 6), fetched) == {0: 1}
+    assert fence.whole(start(2), fetched) == (saved(0, 6),)
+
+
+def test_a_snapshot_that_was_fetched_for_another_rank_is_not_chosen() -> None:
     fence = after_round_0()
-    fence.whole(start(1), {0: [header(0, 8), header(0, 7)]})
-    assert fence.choose(saved(0, 7)) == {0: 1}
-    assert fence.whole(start(2), {0: [header(0, 8), header(0, 7)]}) == (saved(0, 7),)
+    fence.whole(start(1), {0: [None, None]})
+    assert fence.choose(saved(0, 6), {0: [header(0, 6, rank=1), None]}) == {}
 
 
 def test_a_round_that_restores_storage_gives_all_snapshots_up() -> None:
-    fence = after_round_0()
-    fence.whole(start(1), {0: [header(0, 8), header(0, 7)]})
-    assert fence.choose(None) == {}
+    fence, slots = after_round_0(), {0: [header(0, 8), header(0, 7)]}
+    fence.whole(start(1), slots)
+    assert fence.choose(None, slots) == {}
     assert fence.whole(start(2), {0: [header(1, 3), header(0, 7)]}) == (saved(1, 3),)
 
 
 def test_each_rank_has_the_chosen_snapshot_in_a_slot_of_its_own() -> None:
     fence = after_round_0()
-    fence.whole(start(1), {0: [header(0, 8), header(0, 7)], 1: [header(0, 7, rank=3), header(0, 8, rank=3)]})
-    assert fence.choose(saved(0, 8)) == {0: 0, 1: 1}
+    slots = {0: [header(0, 8), header(0, 7)], 1: [header(0, 7, rank=3), header(0, 8, rank=3)]}
+    fence.whole(start(1), slots)
+    assert fence.choose(saved(0, 8), slots) == {0: 0, 1: 1}

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import struct
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.unit.launcher.driven import start, token
-from understudy_launcher.snapshot_memory import SnapshotMemory, read_header
+from understudy_launcher.snapshot_memory import SnapshotMemory
+from understudy_protocol.snapshot_files import read_header
 from understudy_protocol.snapshots import RestoreChoice, SavedStep
 
 PAGE, SLOT = 4096, 8192
@@ -30,7 +33,7 @@ def memory() -> Iterator[SnapshotMemory]:
 
 
 def header(round_: int, step: int) -> bytes:
-    body = struct.pack("<10q32s", MAGIC, 0, 1, round_, step, RANK, WORLD_SIZE, 0, 0, 0, b"d" * 32)
+    body = struct.pack("<11q32s", MAGIC, 0, 1, round_, step, RANK, WORLD_SIZE, 0, 0, 0, 0, b"d" * 32)
     return body + struct.pack("<q", zlib.crc32(body))
 
 
@@ -77,7 +80,7 @@ def test_the_reason_for_storage_is_in_the_order(memory: SnapshotMemory) -> None:
     assert os.pread(memory.files[0], 21, 96) == b"no pod has a snapshot"
 
 
-@pytest.mark.parametrize("damaged", [b"", bytes(120), header(5, 7)[:-1], b"x" + header(5, 7)[1:]])
+@pytest.mark.parametrize("damaged", [b"", bytes(128), header(5, 7)[:-1], b"x" + header(5, 7)[1:]])
 def test_a_header_that_is_empty_cut_or_damaged_is_none(damaged: bytes) -> None:
     assert read_header(damaged) is None
 
@@ -98,7 +101,7 @@ def test_a_process_of_its_own_allocates_all_pages_and_keeps_what_a_worker_writes
     assert memory.ended(pid, status) == ""
     assert memory.pid == 0
     assert os.fstat(memory.files[0]).st_blocks * 512 == FILE
-    assert read_header(os.pread(memory.files[0], 120, PAGE)) is not None
+    assert read_header(os.pread(memory.files[0], 128, PAGE)) is not None
 
 
 def test_an_allocation_that_was_killed_is_reported(memory: SnapshotMemory) -> None:
@@ -108,3 +111,43 @@ def test_an_allocation_that_was_killed_is_reported(memory: SnapshotMemory) -> No
     pid, status = os.waitpid(memory.pid, 0)
     if os.WIFSIGNALED(status):  # else it was done before
         assert "allocated by the first saves" in memory.ended(pid, status)
+
+
+# Copies
+
+
+def test_for_each_rank_of_another_pod_there_is_a_file_with_two_slots_for_its_copies() -> None:
+    memory = SnapshotMemory(2, SLOT, 1, copies=2)
+    # each slot: a page for the header, and whole pages for the content, 176 bytes of its head and a tag
+    assert [os.fstat(file).st_size for file in memory.kept] == [2 * (PAGE + 3 * PAGE)] * 4
+    with pytest.raises(PermissionError):
+        os.ftruncate(memory.kept[0], 0)
+    memory.allocate()
+    memory.ended(*os.waitpid(memory.pid, 0))
+    assert memory.is_allocated
+    assert {os.fstat(file).st_blocks * 512 for file in memory.kept} == {2 * (PAGE + 3 * PAGE)}
+    for file in (*memory.files.values(), *memory.kept):
+        os.close(file)
+
+
+def test_the_sidecar_gets_all_files(tmp_path: Path) -> None:
+    memory = SnapshotMemory(1, SLOT, 1, copies=1)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "copies"))
+        listener.listen()
+        memory.pass_files(str(tmp_path / "copies"))
+        connection, _ = listener.accept()
+        with connection:
+            line, fds, _, _ = socket.recv_fds(connection, 10, 10)
+    assert line == b"1"
+    passed = [os.fstat(fd).st_ino for fd in fds]
+    assert passed == [os.fstat(file).st_ino for file in (memory.files[0], memory.kept[0])]
+    for file in (*fds, memory.files[0], memory.kept[0]):
+        os.close(file)
+
+
+def test_a_snapshot_that_was_fetched_after_the_read_is_in_the_order(memory: SnapshotMemory) -> None:
+    memory.start(start(5))
+    save(memory, 1, header(4, 7))
+    memory.choose(RestoreChoice(SavedStep(token(4), 7), from_copies=True))
+    assert order(memory)[8:] == (2, 1, 7, 0)

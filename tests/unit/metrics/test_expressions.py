@@ -96,6 +96,8 @@ def test_alerts_and_panels_use_most_series():
         "understudy_lost_steps_total",
         "understudy_malformed_objects",
         "understudy_restores_total",
+        "understudy_snapshot_copied_bytes_total",
+        "understudy_snapshot_copies_total",
         "understudy_task_restarts_total",
         "understudy_watch_event_errors_total",
         "understudy_watch_restarts_total",

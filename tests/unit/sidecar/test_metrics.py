@@ -13,9 +13,10 @@ from tests.unit.sidecar.membership.driven import DrivenCoordinator
 from understudy_protocol import membership as m
 from understudy_protocol.enums import RoundToken, WorkersState
 from understudy_sidecar import health
+from understudy_sidecar.copy_commands import Counts
 from understudy_sidecar.membership.events import CoordinatorEvent
 from understudy_sidecar.membership.round_state import Phase
-from understudy_sidecar.metrics import DESCRIBED, CoordinatorMetrics
+from understudy_sidecar.metrics import DESCRIBED, CoordinatorMetrics, text_of
 
 ROUNDS, FAULTS = "understudy_coordinator_rounds_total", "understudy_coordinator_faults_total"
 BOTH = ("active-0", "active-1")
@@ -140,16 +141,25 @@ def test_another_term_begins_at_0(driven: Measured):
     assert metrics[("understudy_coordinator_world_size",)] == 0
 
 
+def test_the_copies_of_a_pods_snapshots_are_counted():
+    name = "understudy_snapshot_copies_total"
+    assert scraped(text_of(Counts(copied=7, skipped=2, failed=1, copied_bytes=5000))) == {
+        (name, "Copied"): 7,
+        (name, "Skipped"): 2,
+        (name, "Failed"): 1,
+        ("understudy_snapshot_copied_bytes_total",): 5000,
+    }
+
+
 def test_exactly_the_reported_metrics_are_described(driven: Measured):
     driven.receive("active-0", m.Progress(driven.token, 7, None, 0.1, driven.now))
-    reported = {
-        name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") for name, *_ in driven.scrape()
-    }
+    found = driven.scrape() | scraped(text_of(Counts(0, 0, 0, 0)))
+    reported = {name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") for name, *_ in found}
     assert reported == {described.name for described in DESCRIBED}
 
 
 def test_no_label_contains_a_name_of_an_object():
-    assert {label for described in DESCRIBED for label in described.labels} == {"cause", "fault"}
+    assert {label for described in DESCRIBED for label in described.labels} == {"cause", "fault", "result"}
 
 
 @pytest.mark.parametrize(("path", "expected"), [("/metrics", "of the job"), ("/started", "ok")])

@@ -210,6 +210,7 @@ class World:
     history_limit: int = 200  # Recovery objects that are kept
     snapshot_bytes: int = 0  # memory for the state of one rank; 0: no snapshots
     snapshot_every: int = 1  # of so many calls of snapshot.save(), one is stored
+    wanted_copies: int | None = None  # other pods that keep a copy of each snapshot; None: one, if there is one
     script_fault_rounds: int = 0  # so many rounds in which all ranks fail alike before a step end the job; 0: no limit
 
     @cached_property
@@ -220,6 +221,13 @@ class World:
     @property
     def actives(self) -> int:
         return sum(group.pods for group in self.groups)
+
+    @property
+    def snapshot_copies(self) -> int:
+        """Other pods that keep a copy of each snapshot."""
+        if not self.snapshot_bytes:
+            return 0
+        return min(1, self.actives - 1) if self.wanted_copies is None else self.wanted_copies
 
     @property
     def spare_group(self) -> ReplicatedJob:

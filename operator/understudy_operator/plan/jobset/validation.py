@@ -23,6 +23,8 @@ MOST_PODS = 2**31 - 1
 MOST_JOBS = 20_000
 #: Snapshots of each rank in memory, as in understudy_launcher.snapshot_memory.
 SLOTS = 2
+#: That a launcher can pass to its sidecar: understudy_sidecar.copy_process.MAX_FILES.
+MOST_FILES = 250
 
 
 @dataclass(frozen=True)
@@ -156,16 +158,35 @@ def _snapshots(spec: JobSpec) -> Iterator[SpecError]:
     """Their memory counts as the trainer container's."""
     if spec.world is None or not spec.world.snapshot_bytes:
         return
-    needed = SLOTS * spec.world.snapshot_bytes * spec.world.nproc_per_node
+    copies, workers = spec.world.snapshot_copies, spec.world.nproc_per_node
+    if copies and copies >= spec.world.actives:
+        yield SpecError(
+            f"snapshots.copies: {copies} other pods cannot keep a copy, because {spec.world.actives} pods of the job "
+            f"train: lower it to {spec.world.actives - 1}"
+        )
+    if workers * (1 + copies) > MOST_FILES:
+        yield SpecError(
+            f"snapshots.copies: {workers} workers of a pod with {copies} copies need more than {MOST_FILES} files in "
+            "memory: lower copies or launcher.nprocPerNode"
+        )
+    needed = SLOTS * spec.world.snapshot_bytes * workers * (1 + copies)
     for number, group in enumerate(spec.replicated_jobs):
         containers = group.pod_template["spec"].get("containers") or ()
         limit = memory_limit(next((x for x in containers if spec.world.container in ("", x["name"])), {}))
         if group in spec.world.groups and limit is not None and needed >= limit:
             yield SpecError(
-                f"snapshots.size: {SLOTS} snapshots for each of {spec.world.nproc_per_node} workers need "
+                f"snapshots.size: {SLOTS} snapshots for each of {workers} workers{_of_others(copies)} need "
                 f"{_gib(needed)} of the trainer container's memory, and its limit in replicatedJobs[{number}] is "
-                f"{_gib(limit)}: raise resources.limits.memory, or lower snapshots.size"
+                f"{_gib(limit)}: raise resources.limits.memory, or lower snapshots.size{_or_copies(copies)}"
             )
+
+
+def _of_others(copies: int) -> str:
+    return f", and as many for the workers of each of {copies} other pods," if copies else ""
+
+
+def _or_copies(copies: int) -> str:
+    return " or snapshots.copies" if copies else ""
 
 
 def _gib(size: int) -> str:

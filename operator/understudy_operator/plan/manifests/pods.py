@@ -246,6 +246,7 @@ def _for_launcher(job: Job) -> list[dict[str, Any]]:
     if job.world.snapshot_bytes:
         variables.append(_env(names.ENV_SNAPSHOT_BYTES, str(job.world.snapshot_bytes)))
         variables.append(_env(names.ENV_SNAPSHOT_EVERY, str(job.world.snapshot_every)))
+        variables.append(_env(names.ENV_SNAPSHOT_COPIES, str(job.world.snapshot_copies)))
     return variables
 
 

@@ -28,4 +28,5 @@ def job_shape(job: Job, grace_s: int) -> names.JobShape:
         job.world.script_fault_rounds,
         job.world.start_timeout_s,
         job.world.snapshot_bytes > 0,
+        job.world.snapshot_copies,
     )

@@ -572,3 +572,16 @@ def test_a_trainer_whose_image_has_no_shell_failed_with_the_fix():
         f"container trainer ended with exit code 128: StartError: {message}; the image has no /bin/sh, which starts "
         "the launcher: set launcher.python to the path of the image's Python"
     )
+
+
+@pytest.mark.parametrize(
+    ("snapshots", "pods", "copies"),
+    [(None, 8, 0), ({}, 8, 1), ({}, 1, 0), ({"copies": 0}, 8, 0), ({"copies": 2}, 8, 2)],
+)
+def test_each_snapshot_has_a_copy_unless_the_job_says_otherwise(snapshots: object, pods: int, copies: int):
+    raw = copy.deepcopy(JOB)
+    raw["spec"]["replicatedJobs"][0]["replicas"] = 1
+    raw["spec"]["replicatedJobs"][0]["template"]["spec"]["parallelism"] = pods
+    if isinstance(snapshots, dict):
+        raw["spec"]["snapshots"] = {"size": "20Gi", **snapshots}
+    assert read_job(raw).world.snapshot_copies == copies

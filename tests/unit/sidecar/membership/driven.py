@@ -10,7 +10,7 @@ from understudy_protocol.enums import NO_ROUND, NO_TERM, RoundToken, Term, Worke
 from understudy_protocol.observer import Appoint, Recovery
 from understudy_protocol.pod import JobShape
 from understudy_protocol.recovery import History
-from understudy_protocol.snapshots import SavedSteps
+from understudy_protocol.snapshots import KeptSteps, SavedSteps
 from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.events import (
     Broadcast,
@@ -120,6 +120,7 @@ class DrivenCoordinator:
         disconnected_silently: bool = False,
         unable_reason: str = "",
         saved: SavedSteps | None = None,
+        kept: tuple[KeptSteps, ...] | None = (),
         drain_s: float | None = None,
     ) -> None:
         number = len(self._names) + 1
@@ -131,7 +132,7 @@ class DrivenCoordinator:
         known = m.Join(*role, term, leaving=leaving, group_world_size=group_world_size, history=history)
         join = replace(known, verdict=verdict, warm=warm, stepped=stepped, disconnected_s=disconnected_s)
         join = replace(join, disconnected_silently=disconnected_silently, unable_reason=unable_reason, saved=saved)
-        join = replace(join, drain_s=drain_s)
+        join = replace(join, kept=kept, drain_s=drain_s)
         self.do(Received(number, join))
 
     def receive(self, name: str, message: Any) -> None:

@@ -9,11 +9,12 @@ from collections.abc import Callable
 import pytest
 
 from understudy_protocol import membership as m
-from understudy_protocol.enums import NO_ROUND, CloseReason, ConfigVersion, Term, WorkersState
+from understudy_protocol.enums import NO_ROUND, CloseReason, ConfigVersion, RoundToken, Term, Verdict, WorkersState
 from understudy_protocol.hard_state import HardState
-from understudy_protocol.launcher import ExitLauncher, LauncherHello
+from understudy_protocol.launcher import ExitLauncher, LauncherHello, Terminating, WorkersStarted
 from understudy_protocol.observer import Appoint, End, Observe, Refused, Snapshot, Superseded
 from understudy_protocol.pod import JobShape
+from understudy_protocol.snapshots import CopyHolder, CopyPlan
 from understudy_sidecar.membership import events as e
 from understudy_sidecar.membership.core import Core, CoreEffect, CoreEvent, FromObserver, ObserverUp, StoreFailed
 from understudy_sidecar.membership.member_state import Identity
@@ -23,6 +24,7 @@ GIVEN_UP_EXIT_CODE = 84
 
 SHAPE = JobShape("job-uid", "ns", "job", 2, 1, 10, 3600.0)
 ME = Identity("uid", "pod-0", "node-0", "10.0.0.1", 0)
+ROUND = RoundToken(1, 1, 0)
 OPERATOR = 1  # the number of its connection
 
 
@@ -323,6 +325,31 @@ def test_a_sidecar_that_gets_sigterm_ends_at_once() -> None:
     driven.do(e.LeaveRequested("the sidecar got SIGTERM", 30.0))
     assert ends(driven) == (True, True)
     assert e.ToCoordinator(m.Leaving("the sidecar got SIGTERM", 30.0)) in driven.effects
+
+
+def leaving_with_copies() -> Driven:
+    """A pod that was asked to end, and copies its newest snapshots; its launcher has ended."""
+    driven = joined()
+    plan = CopyPlan(1, (CopyHolder("uid-1", "10.0.0.5"),))
+    driven.do(e.FromCoordinator(m.Assign(ROUND, 0, 1, 0, 1, "10.0.0.1", 4000, "first round", copies=plan)))
+    driven.do(e.CopiesPlanned(ROUND, ()), e.FromLauncher(WorkersStarted(ROUND)))
+    driven.do(e.FromLauncher(Terminating(30.0, Verdict.UNKNOWN)), e.LauncherDown())
+    driven.do(e.LeaveRequested("the sidecar got SIGTERM", 30.0))
+    return driven
+
+
+def test_a_sidecar_that_gets_sigterm_ends_when_the_newest_snapshots_are_copied() -> None:
+    driven = leaving_with_copies()
+    # no longer than the pod's grace period
+    assert (ends(driven), driven.core.end_limit_s) == ((True, False), 30.0)
+    driven.do(e.CopiesFlushed(ROUND))
+    assert (ends(driven), driven.core.end_limit_s) == ((True, True), 5.0)
+
+
+def test_a_sidecar_whose_pod_was_replaced_meanwhile_does_not_wait_for_copies() -> None:
+    driven = leaving_with_copies()
+    driven.do(e.FromCoordinator(m.Evicted(Term(1, 1), "its pod is drained; its grace is over")))
+    assert ends(driven) == (True, True)
 
 
 def test_a_coordinator_of_a_closed_job_that_gets_sigterm_ends_when_all_members_know() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
-from understudy_protocol.enums import Fault, Strategy, Verdict, WorkersState
+from understudy_protocol.enums import NO_ROUND, Fault, Strategy, Verdict, WorkersState
 from understudy_protocol.observer import NodeFact, Nodes
 from understudy_sidecar.membership.events import FromOperator
 from understudy_sidecar.membership.round_state import Phase
@@ -45,6 +47,30 @@ def test_the_next_round_waits_no_longer_than_the_grace_less_a_margin() -> None:
     driven.later(GRACE_S - 3, "active-1", "active-2", "spare-0")
     assert driven.assigned() == {}
     driven.later(1.5, "active-1", "active-2", "spare-0")
+    assert driven.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
+
+
+def test_the_next_round_does_not_wait_longer_for_a_pod_that_leaves_and_still_copies_its_snapshots() -> None:
+    driven = running(3)
+    driven.receive("active-0", LEAVING)
+    drained(driven, "active-1", "active-2")
+    driven.later(GRACE_S - 3, "active-0", "active-1", "active-2", "spare-0")
+    assert driven.assigned() == {}
+    driven.later(1.5, "active-0", "active-1", "active-2", "spare-0")
+    assert driven.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
+    assert driven.recovery().cause.message == "its pod was asked to end, and its grace is almost over"
+
+
+def test_an_answer_to_the_drain_of_another_round_ends_no_drain() -> None:
+    driven = running(3)
+    driven.receive("active-0", LEAVING)
+    driven.receive("active-0", m.Gone("its launcher has ended"))
+    token = driven.token
+    for other in (replace(token, round=token.round - 1), replace(token, round=token.round + 1), NO_ROUND):
+        for name in ("active-1", "active-2"):
+            driven.receive(name, m.Drained(other))
+    assert driven.assigned() == {}
+    drained(driven, "active-1", "active-2")
     assert driven.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
 
 

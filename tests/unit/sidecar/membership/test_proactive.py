@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -225,6 +226,15 @@ def test_a_drained_pod_is_replaced_once_all_have_saved(proactive: Proactive) -> 
     assert (recovery.fault, recovery.strategy, recovery.cause.rank) == (Fault.POD, Strategy.SPARE_SWAP, 1)
     assert (recovery.reason, recovery.cause.message) == ("a user drains its pod", "its pod is drained: a new kernel")
     assert driven.coordinator.state.fault_history.in_window(driven.now) == []
+
+
+def test_an_answer_to_the_drain_of_another_round_replaces_no_pod() -> None:
+    driven = job(Proactive.OFF)
+    user_drains(driven, "active-1")
+    driven.receive("active-1", m.Drained(replace(driven.token, round=driven.token.round + 1)))
+    assert evicted(driven) == []
+    drained(driven, "active-1")
+    assert evicted(driven) == ["active-1"]
 
 
 def test_a_drained_pod_trains_on_until_a_spare_waits_that_is_not_drained() -> None:

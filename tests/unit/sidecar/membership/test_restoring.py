@@ -7,7 +7,7 @@ import pytest
 from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import ConfigVersion, RoundToken, Strategy, Term, Tier, WorkersState
-from understudy_protocol.snapshots import RestoreChoice, SavedStep, SavedSteps
+from understudy_protocol.snapshots import CopyPlan, KeptSteps, RestoreChoice, SavedStep, SavedSteps
 
 R0, R1, R2 = (RoundToken(1, 1, number) for number in range(3))
 NO_POD = RestoreChoice(None, "no pod has a snapshot")
@@ -255,3 +255,277 @@ def test_the_lost_steps_of_a_restore_from_storage_are_known_at_the_first_step() 
     driven.report_step("spare-0", 3)
     assert driven.recovery().lost_steps == 7
     assert driven.recovery().tier_reason == "spare-0 has no snapshot of its ranks"
+
+
+# Copies
+
+
+def kept(**steps: tuple[SavedStep, ...]) -> tuple[KeptSteps, ...]:
+    """By the names rank_0, rank_1, …"""
+    return tuple(KeptSteps(int(name.removeprefix("rank_")), whole) for name, whole in steps.items())
+
+
+def of(token: RoundToken, *steps: int) -> tuple[SavedStep, ...]:
+    return tuple(SavedStep(token, step) for step in steps)
+
+
+def copying(copies: int = 1) -> DrivenCoordinator:
+    """A job of two pods with copies and a spare, which has made steps."""
+    driven = DrivenCoordinator(snapshots=True, snapshot_copies=copies)
+    driven.join("spare-0")
+    for number in (0, 1):
+        driven.join(f"active-{number}")
+    for number in (0, 1):
+        report(driven, f"active-{number}", SavedSteps(()))
+    driven.receive("spare-0", m.CopiesKept(R0, ()))
+    driven.report_step("active-0")
+    driven.sent.clear()
+    return driven
+
+
+def started(driven: DrivenCoordinator, name: str, saved: SavedSteps, copies: tuple[KeptSteps, ...] = ()) -> None:
+    driven.receive(name, m.Ack(driven.token))
+    driven.receive(name, m.Started(driven.token, saved, copies))
+
+
+def fetches(driven: DrivenCoordinator, name: str) -> list[tuple[SavedStep, tuple[str, ...]]]:
+    return [(x.saved, tuple(holder.pod_uid for holder in x.holders)) for x in driven.take(name, m.FetchCopy)]
+
+
+def lost_active_0(kept_by_active_1: tuple[KeptSteps, ...]) -> DrivenCoordinator:
+    """active-0 is lost, and spare-0 takes its rank. Both pods of the round have started."""
+    driven = copying()
+    driven.drop("active-0")
+    started(driven, "spare-0", SavedSteps(()))
+    started(driven, "active-1", steps_of(R0, 7, 8, newest=9), kept_by_active_1)
+    return driven
+
+
+def test_a_pod_without_the_newest_snapshot_fetches_the_copy_and_then_all_get_the_choice() -> None:
+    driven = lost_active_0(kept(rank_0=of(R0, 7, 8)))
+    assert fetches(driven, "spare-0") == [(SavedStep(R0, 8), ("uid-active-1",))]
+    assert choices(driven, "spare-0") == choices(driven, "active-1") == []
+    # when it has it
+    driven.receive("spare-0", m.CopyFetched(R1, SavedStep(R0, 8)))
+    chosen = RestoreChoice(SavedStep(R0, 8), from_copies=True)
+    assert choices(driven, "spare-0") == choices(driven, "active-1") == [chosen]
+    assert (driven.recovery().tier, driven.recovery().lost_steps) == (Tier.PEER, 1)
+
+
+def test_all_restore_the_step_of_the_newest_copy_if_that_is_older_than_their_own() -> None:
+    driven = lost_active_0(kept(rank_0=of(R0, 6, 7)))
+    assert fetches(driven, "spare-0") == [(SavedStep(R0, 7), ("uid-active-1",))]
+
+
+def test_a_pod_whose_own_snapshots_are_newer_than_the_common_one_fetches_its_own_copy() -> None:
+    # given spare-0 keeps the copies of active-0
+    driven = copying()
+    driven.drop("active-1")
+    started(driven, "spare-0", SavedSteps(()), kept(rank_0=of(R0, 5, 6)))
+    started(driven, "active-0", steps_of(R0, 7, 8), kept(rank_1=of(R0, 5, 6)))
+    assert fetches(driven, "active-0") == [(SavedStep(R0, 6), ("uid-spare-0",))]
+    assert fetches(driven, "spare-0") == [(SavedStep(R0, 6), ("uid-active-0",))]
+    # then the choice follows both
+    driven.receive("active-0", m.CopyFetched(R1, SavedStep(R0, 6)))
+    assert choices(driven, "active-0") == []
+    driven.receive("spare-0", m.CopyFetched(R1, SavedStep(R0, 6)))
+    assert [x.saved for x in choices(driven, "active-0")] == [SavedStep(R0, 6)]
+
+
+def test_a_spare_that_keeps_the_copy_of_its_new_rank_fetches_from_itself_first() -> None:
+    driven = copying()
+    driven.drop("active-0")
+    started(driven, "spare-0", SavedSteps(()), kept(rank_0=of(R0, 8)))
+    started(driven, "active-1", steps_of(R0, 8), kept(rank_0=of(R0, 8)))
+    assert fetches(driven, "spare-0") == [(SavedStep(R0, 8), ("uid-spare-0", "uid-active-1"))]
+
+
+def test_a_copy_that_cannot_be_fetched_does_not_count() -> None:
+    driven = lost_active_0(kept(rank_0=of(R0, 7, 8)))
+    driven.sent.clear()
+    # when the copy of step 8 is damaged
+    driven.receive("spare-0", m.CopyFetched(R1, SavedStep(R0, 8), "pod uid-active-1: it is damaged"))
+    # then the next older one is fetched
+    assert fetches(driven, "spare-0") == [(SavedStep(R0, 7), ("uid-active-1",))]
+    # and if that is damaged too, the script's own checkpoint is restored, with the reason
+    driven.receive("spare-0", m.CopyFetched(R1, SavedStep(R0, 7), "pod uid-active-1: it is damaged"))
+    (choice,) = choices(driven, "active-1")
+    assert choice.saved is None
+    assert choice.reason.startswith("copies could not be fetched: spare-0: pod uid-active-1: it is damaged")
+
+
+def test_an_error_of_another_snapshot_than_the_wanted_one_is_ignored() -> None:
+    driven = lost_active_0(kept(rank_0=of(R0, 7, 8)))
+    driven.receive("spare-0", m.CopyFetched(R1, SavedStep(R0, 7), "damaged"))
+    driven.receive("spare-0", m.CopyFetched(R1, SavedStep(R0, 8)))
+    assert [x.saved for x in choices(driven, "active-1")] == [SavedStep(R0, 8)]
+
+
+def test_without_a_copy_storage_is_restored_with_the_reason() -> None:
+    driven = lost_active_0(())
+    assert choices(driven, "active-1") == [RestoreChoice(None, "spare-0 has no snapshot and no copy of its ranks")]
+
+
+def test_the_choice_waits_for_the_copies_of_a_spare_but_not_for_long() -> None:
+    driven = copying()
+    driven.fail_worker("active-1")
+    for name in ("active-0", "active-1"):
+        started(driven, name, steps_of(R0, 7, 8))
+    assert choices(driven, "active-0") == []
+    driven.later(0.9)
+    assert choices(driven, "active-0") == []
+    driven.later(0.2)
+    assert [x.saved for x in choices(driven, "active-0")] == [SavedStep(R0, 8)]
+
+
+def test_the_copies_of_a_spare_count() -> None:
+    driven = copying()
+    driven.join("spare-1")
+    driven.drop("active-0")
+    started(driven, "spare-0", SavedSteps(()))
+    started(driven, "active-1", steps_of(R0, 8))
+    driven.receive("spare-1", m.CopiesKept(R1, kept(rank_0=of(R0, 8))))
+    assert fetches(driven, "spare-0") == [(SavedStep(R0, 8), ("uid-spare-1",))]
+
+
+def test_a_copy_of_a_round_that_another_one_has_replaced_is_not_restored() -> None:
+    # given round 1 has restored storage, and stepped
+    driven = lost_active_0(())
+    driven.report_step("spare-0", 3)
+    driven.fail_worker("active-1")
+    # when all have only what round 0 has saved
+    for name, copy in (("spare-0", ()), ("active-1", kept(rank_0=of(R0, 50)))):
+        started(driven, name, steps_of(R0, 50), copy)
+    (choice,) = choices(driven, "active-1")[-1:]
+    assert choice == RestoreChoice(None, "the snapshots are of a round that another one has replaced")
+
+
+def test_a_member_that_joins_again_before_it_has_fetched_is_asked_again() -> None:
+    driven = lost_active_0(kept(rank_0=of(R0, 8)))
+    driven.sent.clear()
+    driven.drop("spare-0", silent=True)
+    driven.join("spare-0", R1, 0, WorkersState.RUNNING, saved=SavedSteps(()))
+    assert fetches(driven, "spare-0") == [(SavedStep(R0, 8), ("uid-active-1",))]
+
+
+def test_a_report_about_ranks_that_do_not_exist_is_ignored() -> None:
+    driven = lost_active_0(kept(rank_7=of(R0, 8)))
+    assert choices(driven, "active-1") == [RestoreChoice(None, "spare-0 has no snapshot and no copy of its ranks")]
+
+
+# Who keeps copies
+
+
+def plans(driven: DrivenCoordinator, name: str) -> list[tuple[list[str], list[int]]]:
+    """Of the messages to this pod: the uids of the holders, and the group ranks whose copies it keeps."""
+    found = [plan_in(message) for message in driven.sent.get(name, [])]
+    return [([x.pod_uid for x in p.holders], [x.group_rank for x in p.owners]) for p in found if p is not None]
+
+
+def plan_in(message: object) -> CopyPlan | None:
+    if isinstance(message, m.PlanCopies):
+        return message.plan
+    return message.copies if isinstance(message, m.Assign) else None
+
+
+def test_each_member_gets_its_plan_with_its_assignment_and_a_spare_a_plan_of_its_own() -> None:
+    driven = DrivenCoordinator(snapshots=True, snapshot_copies=1)
+    driven.join("spare-0")
+    driven.join("active-0")
+    driven.join("active-1")
+    assert plans(driven, "active-0") == [(["uid-spare-0"], [1])]
+    assert plans(driven, "active-1") == [(["uid-active-0"], [])]
+    assert plans(driven, "spare-0") == [([], [0])]
+
+
+def test_without_copies_no_member_gets_a_plan() -> None:
+    driven = trained()
+    driven.fail_worker("active-1")
+    assert plans(driven, "active-0") == plans(driven, "spare-0") == []
+
+
+def test_a_holder_that_is_lost_while_the_round_runs_is_replaced_at_once() -> None:
+    driven = copying()
+    driven.drop("spare-0")
+    # then only the pods that this concerns get another plan
+    assert plans(driven, "active-0") == [(["uid-active-1"], [1])]
+    assert plans(driven, "active-1") == [(["uid-active-0"], [0])]
+
+
+def elected_in_round_1() -> DrivenCoordinator:
+    uids = ("uid-active-0", "uid-active-1", "uid-spare-0")
+    snapshot = m.LeaderSnapshot(ConfigVersion(1, 1, 1), uids, (), "uid-coordinator-0", {}, token=R1, stepped=R0)
+    return DrivenCoordinator(elected=snapshot, snapshots=True, snapshot_copies=1)
+
+
+def test_a_new_coordinator_keeps_the_holders_that_members_report() -> None:
+    driven = elected_in_round_1()
+    saved = SavedSteps(steps_of(R0, 6, 7).whole, choice=NO_POD)
+    driven.join("active-0", R1, 0, WorkersState.RUNNING, saved=saved, term=Term(1, 2), kept=kept(rank_1=()))
+    driven.join("active-1", R1, 1, WorkersState.RUNNING, saved=saved, term=Term(1, 2), kept=kept(rank_0=()))
+    driven.join("spare-0", term=Term(1, 2))
+    driven.later(10, "active-0", "active-1", "spare-0")
+    assert driven.token == R1
+    assert [plans(driven, name) for name in ("active-0", "active-1", "spare-0")] == [[], [], []]
+
+
+def test_a_new_coordinator_keeps_a_holder_that_joins_after_the_round_continues() -> None:
+    """Found by a scenario: a pod that left got a plan without holders, and did not hand over its newest snapshot."""
+    # given a pod that leaves, and the spare that keeps its copies
+    driven = elected_in_round_1()
+    saved = SavedSteps(steps_of(R0, 6, 7).whole, choice=NO_POD)
+    for number, leaving in ((0, m.Leaving("its pod is deleted", 30.0)), (1, None)):
+        place = (f"active-{number}", R1, number, WorkersState.RUNNING)
+        driven.join(*place, saved=saved, term=Term(1, 2), kept=kept(rank_1=()) if leaving else (), leaving=leaving)
+    assert driven.token == R1
+    driven.join("spare-0", term=Term(1, 2), kept=kept(rank_0=()))
+    driven.later(4.9, "active-0", "active-1", "spare-0")
+    assert [plans(driven, name) for name in ("active-0", "active-1", "spare-0")] == [[], [], []]
+
+
+def test_a_new_coordinator_places_copies_at_once_if_workers_wait_for_the_choice() -> None:
+    # given a pod whose sidecar was restarted, and does not know yet which copies it keeps
+    driven = elected_in_round_1()
+    driven.join("active-0", R1, 0, WorkersState.RUNNING, saved=steps_of(R0, 7), term=Term(1, 2), kept=None)
+    driven.join("active-1", R1, 1, WorkersState.RUNNING, saved=steps_of(R0, 7), term=Term(1, 2), kept=kept(rank_0=()))
+    # then it gets a plan, which it answers with its report
+    assert plans(driven, "active-0") == [(["uid-active-1"], [1])]
+    started(driven, "active-0", steps_of(R0, 7))
+    assert [x.saved for x in choices(driven, "active-1")] == [SavedStep(R0, 7)]
+
+
+def test_a_new_coordinator_replaces_a_holder_that_was_lost_with_the_previous_one() -> None:
+    driven = elected_in_round_1()
+    saved = SavedSteps(steps_of(R0, 6, 7).whole, choice=NO_POD)
+    driven.join("active-0", R1, 0, WorkersState.RUNNING, saved=saved, term=Term(1, 2), kept=kept(rank_1=()))
+    driven.join("active-1", R1, 1, WorkersState.RUNNING, saved=saved, term=Term(1, 2))
+    driven.later(20, "active-0", "active-1")
+    assert driven.token == R1
+    assert plans(driven, "active-0") == [(["uid-active-1"], [1])]
+    assert plans(driven, "active-1") == [(["uid-active-0"], [0])]
+
+
+def test_a_join_before_the_copies_are_known_is_no_report() -> None:
+    driven = copying()
+    driven.drop("active-0")
+    started(driven, "spare-0", SavedSteps(()))
+    driven.drop("active-1", silent=True)
+    driven.join("active-1", R1, 1, WorkersState.RUNNING, saved=steps_of(R0, 8), kept=None)
+    assert (choices(driven, "spare-0"), fetches(driven, "spare-0")) == ([], [])
+    # then the plan is sent again, and the next Started counts
+    assert plans(driven, "active-1")[-1:] == [(["uid-spare-0"], [0])]
+    driven.receive("active-1", m.Started(R1, steps_of(R0, 8), kept(rank_0=of(R0, 8))))
+    assert fetches(driven, "spare-0") == [(SavedStep(R0, 8), ("uid-active-1",))]
+
+
+def test_a_new_coordinator_asks_a_member_that_does_not_know_its_copies() -> None:
+    uids = ("uid-active-0", "uid-active-1", "uid-spare-0")
+    snapshot = m.LeaderSnapshot(ConfigVersion(1, 1, 1), uids, (), "uid-coordinator-0", {}, token=R1, stepped=R0)
+    driven = DrivenCoordinator(elected=snapshot, snapshots=True, snapshot_copies=1)
+    driven.join("active-0", R1, 0, WorkersState.RUNNING, saved=steps_of(R0, 7), term=Term(1, 2), kept=kept(rank_1=()))
+    driven.join("active-1", R1, 1, WorkersState.RUNNING, saved=steps_of(R0, 7), term=Term(1, 2), kept=None)
+    driven.later(20, "active-0", "active-1")
+    assert len(plans(driven, "active-1")) >= 1
+    assert choices(driven, "active-0") == []
+    driven.receive("active-1", m.Started(R1, steps_of(R0, 7), ()))
+    assert [x.saved for x in choices(driven, "active-0")] == [SavedStep(R0, 7)]

@@ -260,7 +260,7 @@ def with_memory(limit: object) -> dict[str, Any]:
 def test_snapshots_must_fit_into_the_trainers_memory(limit: object, fits: bool):
     # 2 snapshots of 2 GiB for each of 8 workers
     template = with_memory(limit)
-    job = a_job(pod_template=template, container="", nproc_per_node=8, snapshot_bytes=2 << 30)
+    job = a_job(pod_template=template, container="", nproc_per_node=8, snapshot_bytes=2 << 30, wanted_copies=0)
     assert [found.message for found in find_spec_errors(job.name, job.spec)] == (
         []
         if fits
@@ -269,3 +269,31 @@ def test_snapshots_must_fit_into_the_trainers_memory(limit: object, fits: bool):
             "limit in replicatedJobs[0] is 32.00Gi: raise resources.limits.memory, or lower snapshots.size"
         ]
     )
+
+
+def test_the_copies_of_other_pods_must_fit_too():
+    # one other pod: as much again
+    job = a_job(pod_template=with_memory("64Gi"), container="", nproc_per_node=8, snapshot_bytes=2 << 30)
+    assert [found.message for found in find_spec_errors(job.name, job.spec)] == [
+        "snapshots.size: 2 snapshots for each of 8 workers, and as many for the workers of each of 1 other pods, need "
+        "64.00Gi of the trainer container's memory, and its limit in replicatedJobs[0] is 64.00Gi: raise "
+        "resources.limits.memory, or lower snapshots.size or snapshots.copies"
+    ]
+
+
+@pytest.mark.parametrize(("actives", "copies", "fits"), [(2, 1, True), (2, 2, False), (1, 1, False), (1, 0, True)])
+def test_there_are_other_pods_for_the_copies(actives: int, copies: int, fits: bool):
+    job = a_job(parallelism=actives, snapshot_bytes=1 << 20, wanted_copies=copies)
+    found = [found.message for found in find_spec_errors(job.name, job.spec)]
+    expected = (
+        f"snapshots.copies: {copies} other pods cannot keep a copy, because {actives} pods of the job train: lower"
+    )
+    assert found == ([] if fits else [f"{expected} it to {actives - 1}"])
+
+
+def test_a_launcher_can_pass_only_so_many_files():
+    job = a_job(nproc_per_node=100, snapshot_bytes=1 << 20, wanted_copies=2, parallelism=3)
+    assert [found.message for found in find_spec_errors(job.name, job.spec)] == [
+        "snapshots.copies: 100 workers of a pod with 2 copies need more than 250 files in memory: lower copies or "
+        "launcher.nprocPerNode"
+    ]

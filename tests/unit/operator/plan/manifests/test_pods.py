@@ -190,7 +190,8 @@ def test_the_launcher_gets_the_memory_for_snapshots_and_the_sidecar_that_there_i
     assert env(with_snapshots, "trainer")[names.ENV_SNAPSHOT_BYTES] == "1048576"
     assert env(with_snapshots, "trainer")[names.ENV_SNAPSHOT_EVERY] == "5"
     shape = json.loads(env(with_snapshots, names.SIDECAR_CONTAINER)[names.ENV_JOB])
-    assert shape["snapshots"] is True
+    assert (shape["snapshots"], shape["snapshot_copies"]) == (True, 1)
+    assert env(with_snapshots, "trainer")[names.ENV_SNAPSHOT_COPIES] == "1"
 
 
 def test_a_torchrun_command_gets_its_job_and_no_zygote():

@@ -1,0 +1,94 @@
+"""The layout of the files in memory that have the snapshots of a pod, and the copies that it keeps for others.
+
+    a file of a local rank                            a file of copies of one rank of another pod
+    ------  ----------------------------------------  ----------------------------------------------------------------
+    page 0  the order, and COPIED at its end          page 0  the header of slot 0, as its worker wrote it
+    page 1  the header of slot 0                      page 1  … the record of slot 0 (understudy_sidecar/copies)
+    page 2  … the content of slot 0                   …       the same for slot 1
+    …       the same for slot 1
+
+understudy_torch/snapshot.py has copies of these constants, because workers have no other package. The header of a slot
+is written last, and cleared first: a slot with a header is whole.
+"""
+
+import struct
+from binascii import crc32  # a minimal build of Python may lack zlib
+from dataclasses import dataclass
+from typing import Optional
+
+from understudy_protocol.enums import RoundToken
+from understudy_protocol.snapshots import SavedStep
+
+PAGE_BYTES = 4096
+SLOTS = 2
+MAGIC = 0x75_6E_64_73_6E_61_70_31
+#: MAGIC, bytes of a slot, every, epoch, term, round, rank, world size, state, slot, step, bytes of the reason
+ORDER = struct.Struct("<12q")
+#: MAGIC, epoch, term, round, step, rank, world size, bytes of the structure, bytes in all, the structure's CRC-32,
+#: serial; digest; the CRC-32 of all before
+HEADER = struct.Struct("<11q32sq")
+#: At the end of the page of the order: 1 + the slot that is being copied to another pod; 0: none.
+COPIED = struct.Struct("<q")
+COPIED_OFFSET = PAGE_BYTES - COPIED.size
+#: A record: a nonce, the encrypted header, and the content in encrypted chunks; a tag is added to each of them.
+CHUNK_BYTES = 1 << 20
+NONCE_BYTES = 32
+TAG_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Header:
+    """A slot's header. digest: of its content, 32 bytes. size: bytes of its content.
+
+    serial: the number of the save among those that its process has stored, from 1 on.
+    """
+
+    saved: SavedStep
+    rank: int
+    world_size: int
+    digest: bytes
+    size: int = 0
+    serial: int = 0
+
+
+def read_header(data: bytes) -> Optional[Header]:
+    """None if the slot is empty, or was being written."""
+    if len(data) != HEADER.size:
+        return None
+    magic, epoch, term, number, step, rank, world_size, _, size, _, serial, digest, crc = HEADER.unpack(data)
+    if magic != MAGIC or crc != crc32(data[:-8]):
+        return None
+    return Header(SavedStep(RoundToken(epoch, term, number), step), rank, world_size, digest, size, serial)
+
+
+def own_file_bytes(slot_bytes: int) -> int:
+    """slot_bytes: of the content of a slot, whole pages."""
+    return PAGE_BYTES + SLOTS * (PAGE_BYTES + slot_bytes)
+
+
+def slot_bytes_of(file_bytes: int) -> int:
+    """Of a file of a local rank."""
+    return (file_bytes - PAGE_BYTES) // SLOTS - PAGE_BYTES
+
+
+def header_offset(slot: int, slot_bytes: int) -> int:
+    """In a file of a local rank. The content begins a page later."""
+    return PAGE_BYTES + slot * (PAGE_BYTES + slot_bytes)
+
+
+def record_bytes(size: int) -> int:
+    """Of the copy of a content of this size."""
+    return NONCE_BYTES + HEADER.size + TAG_BYTES + size + TAG_BYTES * chunks(size)
+
+
+def chunks(size: int) -> int:
+    return -(-size // CHUNK_BYTES)
+
+
+def kept_slot_bytes(slot_bytes: int) -> int:
+    """Of a slot in a file of copies, its header page included; whole pages."""
+    return PAGE_BYTES + -(-record_bytes(slot_bytes) // PAGE_BYTES) * PAGE_BYTES
+
+
+def kept_file_bytes(slot_bytes: int) -> int:
+    return SLOTS * kept_slot_bytes(slot_bytes)

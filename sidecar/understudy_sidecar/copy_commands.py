@@ -1,0 +1,119 @@
+"""Messages between a sidecar and its process for copies, one in each packet of a unix socket.
+
+A Receive and a Serve come together with a socket, and a Files with the files (SCM_RIGHTS).
+"""
+
+from dataclasses import dataclass
+
+from understudy_protocol.enums import RoundToken
+from understudy_protocol.snapshots import CopyHolder, CopyPlan, KeptSteps, SavedStep
+
+NO_RANKS = -1
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The first message. key: of the membership, hexadecimal."""
+
+    key: str
+    job_uid: str
+    pod_uid: str
+    nproc: int
+
+
+@dataclass(frozen=True)
+class Files:
+    """The launcher's memory: the file of each local rank, then those for copies. They replace all files before."""
+
+    own: int
+    kept: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Answered by Planned. group_rank: of this pod; NO_RANKS if it has none."""
+
+    token: RoundToken
+    group_rank: int
+    plan: CopyPlan
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Answered by Fetched."""
+
+    token: RoundToken
+    group_rank: int
+    saved: SavedStep
+    holders: tuple[CopyHolder, ...]
+
+
+@dataclass(frozen=True)
+class Receive:
+    """Another pod's connection for copies of its snapshots. greeting: to send first, hexadecimal."""
+
+    token: RoundToken
+    group_rank: int
+    pod_uid: str
+    greeting: str
+
+
+@dataclass(frozen=True)
+class Serve:
+    """Another pod's connection for a copy that this pod keeps."""
+
+    group_rank: int
+    saved: SavedStep
+    world_size: int
+    greeting: str
+
+
+@dataclass(frozen=True)
+class Flush:
+    """No worker of this round saves any more. Answered by Flushed when its snapshots are copied, or cannot be."""
+
+    token: RoundToken
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The first message: the process has started."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    token: RoundToken
+    kept: tuple[KeptSteps, ...]
+
+
+@dataclass(frozen=True)
+class Fetched:
+    token: RoundToken
+    saved: SavedStep
+    error: str
+
+
+@dataclass(frozen=True)
+class Flushed:
+    token: RoundToken
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Of this process, since its start. skipped: snapshots that were replaced before a copy of them could begin."""
+
+    copied: int
+    skipped: int
+    failed: int
+    copied_bytes: int
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """A line for the log."""
+
+    text: str
+
+
+TO_PROCESS = (Setup, Files, Plan, Fetch, Flush, Receive, Serve)
+TO_SIDECAR = (Ready, Planned, Fetched, Flushed, Counts, LogLine)

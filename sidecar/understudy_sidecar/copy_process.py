@@ -1,0 +1,152 @@
+"""The process for copies of a sidecar: sends snapshots to other pods, keeps theirs, and fetches.
+
+`python -m understudy_sidecar.copy_process FD`, with the sidecar's socket. It is a process of its own, because a sidecar
+may coordinate thousands of members while gigabytes are encrypted here. The main thread handles the sidecar's messages.
+One thread sends, and each connection of another pod has a thread, as each fetch has.
+
+Rules: membership/kept_copies.py decides which copies are kept, and where. A plan is answered when no copy of an older
+round can arrive any more. A copy counts once its header is written, which is last, and after all of it was opened with
+the key. The newest snapshot is copied; those that were saved meanwhile are skipped. The process ends with its sidecar.
+"""
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+import time
+from array import array
+
+from understudy_protocol import wire
+from understudy_sidecar import copy_commands as c
+from understudy_sidecar.copy_fetching import fetch
+from understudy_sidecar.copy_files import CopyFiles, UnsuitableFiles
+from understudy_sidecar.copy_keeping import Keeper
+from understudy_sidecar.copy_sending import Sender
+from understudy_sidecar.tcp import watch_peer
+
+PACKET_BYTES = 1 << 18
+MAX_FILES = 250  # the kernel passes at most 253 with a message
+COUNTS_EVERY_S = 0.5
+_KNOWN = {cls.__name__: cls for cls in c.TO_PROCESS}
+
+
+class CopyProcess:
+    def __init__(self, control: socket.socket, setup: c.Setup) -> None:
+        self._control, self._setup = control, setup
+        self._key = bytes.fromhex(setup.key)
+        self._lock = threading.Lock()  # for the control socket's writes
+        self._files: CopyFiles | None = None
+        self._plan: c.Plan | None = None
+        self._keeper = Keeper(self._key, setup.nproc, self.log)
+        self._sender = Sender(self._key, setup, self.log, lambda token: self._send(c.Flushed(token)))
+        self._counts = c.Counts(0, 0, 0, 0)
+
+    def run(self) -> None:
+        """Until the sidecar ends."""
+        self._send(c.Ready())
+        threading.Thread(target=self._sender.run, name="send", daemon=True).start()
+        threading.Thread(target=self._report, name="report", daemon=True).start()
+        while (received := receive(self._control)) is not None:
+            self._handle(*received)
+
+    def log(self, text: str) -> None:
+        self._send(c.LogLine(text))
+
+    def _handle(self, message: object, fds: list[int]) -> None:
+        match message:
+            case c.Files(own, kept) if len(fds) == own + kept:
+                self._take_files(fds[:own], fds[own:])
+            case c.Plan():
+                self._on_plan(message)
+            case c.Fetch():
+                threading.Thread(target=self._fetch, args=(message,), name="fetch", daemon=True).start()
+            case c.Flush(token):
+                self._sender.flush(token)
+            case c.Receive() if fds:
+                _in_thread(self._keeper.receive, message, _connection(fds[0]))
+            case c.Serve() if fds:
+                _in_thread(self._keeper.serve, message, _connection(fds[0]))
+            case _:
+                for fd in fds:
+                    os.close(fd)
+
+    def _take_files(self, own: list[int], kept: list[int]) -> None:
+        try:
+            if len(own) != self._setup.nproc:
+                raise UnsuitableFiles(f"{len(own)} files for {self._setup.nproc} workers")
+            self._files = CopyFiles(own, kept)
+        except (UnsuitableFiles, OSError) as error:
+            for fd in (*own, *kept):
+                os.close(fd)
+            self.log(f"ignored the memory for snapshots that a process of the trainer container has passed: {error}")
+            return
+        self._keeper.use(self._files)
+        self._sender.use(self._files)
+        if self._plan is not None:
+            self._keeper.plan(self._plan)
+
+    def _on_plan(self, plan: c.Plan) -> None:
+        self._plan = plan
+        kept = self._keeper.plan(plan)
+        self._sender.plan(plan)
+        self._send(c.Planned(plan.token, kept))
+
+    def _fetch(self, order: c.Fetch) -> None:
+        world_size = 0 if self._plan is None else self._plan.plan.world_size
+        error = "this pod has no memory for snapshots yet"
+        if self._files is not None:
+            error = fetch(self._files, self._keeper, self._setup, order, world_size)
+        self._send(c.Fetched(order.token, order.saved, error))
+
+    def _report(self) -> None:
+        while True:
+            time.sleep(COUNTS_EVERY_S)
+            counts = self._sender.counts()
+            if counts != self._counts:
+                self._counts = counts
+                self._send(counts)
+
+    def _send(self, message: object) -> None:
+        with self._lock, contextlib.suppress(OSError):  # the sidecar has ended, and this process ends too
+            self._control.sendall(wire.encode(message).encode())
+
+
+def receive(control: socket.socket) -> tuple[object, list[int]] | None:
+    """The next message of the sidecar and the files that came with it; None: the sidecar has ended."""
+    ancillary_bytes = socket.CMSG_LEN(MAX_FILES * array("i").itemsize)
+    try:
+        data, ancillary, _, _ = control.recvmsg(PACKET_BYTES, ancillary_bytes, socket.MSG_CMSG_CLOEXEC)
+    except OSError:
+        return None
+    fds = array("i")
+    for level, kind, content in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+    return (wire.decode(data, _KNOWN), list(fds)) if data else None
+
+
+def _in_thread(work: object, message: object, connection: socket.socket) -> None:
+    threading.Thread(target=work, args=(message, connection), daemon=True).start()  # type: ignore[arg-type]
+
+
+def _connection(fd: int) -> socket.socket:
+    connection = socket.socket(fileno=fd)
+    connection.setblocking(True)
+    watch_peer(connection)
+    return connection
+
+
+def main(arguments: list[str]) -> int:
+    control = socket.socket(fileno=int(arguments[0]))
+    control.setblocking(True)
+    received = receive(control)
+    if received is None or not isinstance(received[0], c.Setup):
+        return 1
+    CopyProcess(control, received[0]).run()
+    return 0
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    os._exit(code)  # threads may wait for other pods

@@ -1,0 +1,144 @@
+"""Which members keep the copies of this round's snapshots: the plan of each member.
+
+Rules: copy_placement.py decides. A member with ranks gets its plan with its Assign, and a waiting one, which may keep
+copies too, with PlanCopies. A holder that is lost while the round runs is replaced at once: the members that this
+concerns get PlanCopies. A new coordinator learns the placement from the Joins, so copies stay where they are. While the
+members stay the same, so do their plans. A round of the previous coordinator that continues keeps its plans for
+HOLDERS_JOIN_S: a holder without ranks may join later than the members with ranks.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from understudy_protocol import membership as m
+from understudy_protocol.snapshots import CopyHolder, CopyOwner, CopyPlan
+from understudy_sidecar.membership.coordinator_state import CoordinatorState
+from understudy_sidecar.membership.copy_placement import Site, place_copies
+from understudy_sidecar.membership.roster import MemberRecord
+from understudy_sidecar.membership.round_state import Phase
+
+HOLDERS_JOIN_S = 5.0
+#: A pod reports the owners in its plan, and those whose copies it has: as many each as the job wants copies.
+MOST_OWNERS = 2
+
+
+def plan_round(state: CoordinatorState, active: Sequence[MemberRecord]) -> dict[str, CopyPlan]:
+    """The plans of a round that is being formed, by uid; empty if the job wants no copies."""
+    if not state.shape.snapshot_copies:
+        return {}
+    state.copies.place_at = None
+    _send(state, [member.uid for member in _place(state, active)])
+    return state.copies.plans
+
+
+def adopt(state: CoordinatorState) -> None:
+    """The round of the previous coordinator continues. Until its workers have the choice they wait for the reports of
+    all members, and a member without a plan sends none.
+    """
+    if state.shape.snapshot_copies:
+        wait_s = 0.0 if state.restores.choice is None else HOLDERS_JOIN_S
+        state.copies.holders, state.copies.place_at = {}, state.now + wait_s
+        on_time(state)
+
+
+def on_time(state: CoordinatorState) -> None:
+    """Replace holders that were lost while the round runs."""
+    if not state.shape.snapshot_copies or state.round.phase is not Phase.RUNNING:
+        return
+    place_at = state.copies.place_at
+    if place_at is None and state.copies.removals != state.roster.removals:
+        _replace_missing(state)
+    elif place_at is not None and state.now >= place_at:
+        state.copies.holders, state.copies.place_at = _holders_of_joins(state), None
+        unknown = {member.uid for member in state.roster.active_members() if member.kept is None}
+        _send(state, _place_again(state) | unknown)
+
+
+def deadline(state: CoordinatorState) -> float | None:
+    return state.copies.place_at if state.round.phase is Phase.RUNNING else None
+
+
+def on_rejoined(state: CoordinatorState, member: MemberRecord) -> None:
+    """It may have missed a change."""
+    if state.shape.snapshot_copies and state.round.phase is Phase.RUNNING and state.copies.holders:
+        _send(state, [member.uid])
+
+
+def holders_without_ranks(state: CoordinatorState) -> list[MemberRecord]:
+    """The waiting members, which may keep copies."""
+    return state.roster.waiting_members() if state.shape.snapshot_copies else []
+
+
+def _replace_missing(state: CoordinatorState) -> None:
+    roster, copies = state.roster, state.copies
+    copies.removals = roster.removals
+    least = min(state.shape.snapshot_copies, len(roster.connected) - 1)
+    if any(len([uid for uid in uids if uid in roster.members]) < least for uids in copies.holders.values()):
+        _send(state, _place_again(state))
+
+
+def _place_again(state: CoordinatorState) -> set[str]:
+    """While a round runs. Return the uids of the members whose plans have changed."""
+    before, active = state.copies.holders, state.roster.active_members()
+    _place(state, active)
+    changed: set[str] = set()
+    for rank, uids in state.copies.holders.items():
+        differing = {*uids} ^ {*before.get(rank, ())}
+        changed |= {active[rank].uid, *differing} if differing else set()
+    return changed & state.copies.plans.keys()
+
+
+def _place(state: CoordinatorState, active: Sequence[MemberRecord]) -> list[MemberRecord]:
+    """Renew all plans, if the members have changed. Return those without ranks."""
+    copies, roster, waiting = state.copies, state.roster, holders_without_ranks(state)
+    members = [*active, *waiting]
+    domains = [state.nodes.domain(member.node) for member in members]
+    facts = ([member.join for member in members], domains, len(active), {*roster.leaving})
+    copies.removals = roster.removals
+    if facts != copies.facts:
+        sites = [_site(state, member) for member in members]
+        previous = copies.holders or _holders_of_joins(state)
+        placed = place_copies(
+            sites[: len(active)],
+            [site for site in sites if site.uid not in roster.leaving],
+            [previous.get(rank, ()) for rank in range(len(active))],
+            state.shape.snapshot_copies,
+        )
+        copies.facts, copies.holders = facts, dict(enumerate(placed))
+        copies.plans = _plans(members, placed, len(active) * state.shape.nproc_per_node)
+    return waiting
+
+
+def _plans(members: Sequence[MemberRecord], placed: Sequence[tuple[str, ...]], world_size: int) -> dict[str, CopyPlan]:
+    """placed: the uids of the holders of each group rank. The members with ranks come first, by rank."""
+    owners: dict[str, tuple[CopyOwner, ...]] = {}
+    for rank, uids in enumerate(placed):
+        for uid in uids:
+            owners[uid] = (*owners.get(uid, ()), CopyOwner(rank, members[rank].uid))
+    sites = {member.uid: CopyHolder(member.uid, member.join.ip) for member in members}
+    return {
+        member.uid: CopyPlan(
+            world_size,
+            tuple(sites[uid] for uid in placed[number]) if number < len(placed) else (),
+            owners.get(member.uid, ()),
+        )
+        for number, member in enumerate(members)
+    }
+
+
+def _send(state: CoordinatorState, uids: Iterable[str]) -> None:
+    for uid in uids:
+        if uid in state.copies.plans:
+            state.send(state.roster.members[uid], m.PlanCopies(state.round.token, state.copies.plans[uid]))
+
+
+def _holders_of_joins(state: CoordinatorState) -> dict[int, tuple[str, ...]]:
+    """Of the previous coordinator."""
+    found: dict[int, tuple[str, ...]] = {}
+    for member in state.roster.members.values():
+        for kept in (member.kept or ())[: MOST_OWNERS * state.shape.snapshot_copies]:
+            found[kept.group_rank] = (*found.get(kept.group_rank, ()), member.uid)
+    return found
+
+
+def _site(state: CoordinatorState, member: MemberRecord) -> Site:
+    return Site(member.uid, member.node, state.domain_of(member), member.group_rank is not None)

@@ -1,0 +1,270 @@
+"""The member's part in copies: its plan, its report, and what it fetches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tests.unit.sidecar.membership.test_member import R0, R1, WELCOME, DrivenMember, assign, hello, joined, start
+from understudy_protocol import launcher as l
+from understudy_protocol import membership as m
+from understudy_protocol.enums import NO_ROUND, RoundToken, Verdict, WorkersState
+from understudy_protocol.snapshots import (
+    CopyHolder,
+    CopyOwner,
+    CopyPlan,
+    KeptSteps,
+    RestoreChoice,
+    SavedStep,
+    SavedSteps,
+)
+from understudy_sidecar.membership import events as e
+
+R2 = RoundToken(1, 1, 2)
+HOLDER = CopyHolder("uid-1", "10.0.0.2")
+PLAN = CopyPlan(16, (HOLDER,), (CopyOwner(1, "uid-1"),))
+SAVED = SavedSteps((SavedStep(R0, 7),))
+KEPT = (KeptSteps(1, (SavedStep(R0, 6), SavedStep(R0, 7))),)
+
+
+def assigned(token: RoundToken = R1) -> DrivenMember:
+    driven = joined()
+    driven.hear(replace(assign(token), copies=PLAN))
+    return driven
+
+
+def to_coordinator(effects: list[Any]) -> list[Any]:
+    return [effect.message for effect in effects if isinstance(effect, e.ToCoordinator)]
+
+
+def test_the_plan_of_a_round_begins_before_its_workers() -> None:
+    effects = joined().hear(replace(assign(R1), copies=PLAN))
+    assert effects == [e.PlanCopies(R1, 0, PLAN), start(R1), e.ToCoordinator(m.Ack(R1))]
+
+
+def test_the_start_is_reported_once_the_kept_copies_are_known_too() -> None:
+    for events in (
+        (e.FromLauncher(l.WorkersStarted(R1, SAVED)), e.CopiesPlanned(R1, KEPT)),
+        (e.CopiesPlanned(R1, KEPT), e.FromLauncher(l.WorkersStarted(R1, SAVED))),
+    ):
+        driven = assigned()
+        assert to_coordinator(driven.do(events[0])) == []
+        assert to_coordinator(driven.do(events[1])) == [m.Started(R1, SAVED, KEPT)]
+
+
+def test_without_a_plan_the_start_is_reported_at_once() -> None:
+    driven = joined()
+    driven.hear(assign(R1))
+    assert to_coordinator(driven.report(l.WorkersStarted(R1, SAVED))) == [m.Started(R1, SAVED)]
+
+
+def test_an_answer_to_the_plan_of_an_older_round_is_ignored() -> None:
+    driven = assigned()
+    driven.report(l.WorkersStarted(R1, SAVED))
+    assert driven.do(e.CopiesPlanned(R0, KEPT)) == []
+
+
+def test_a_waiting_member_reports_its_copies_by_themselves() -> None:
+    driven = joined()
+    assert driven.hear(m.PlanCopies(R1, PLAN)) == [e.PlanCopies(R1, None, PLAN)]
+    assert to_coordinator(driven.do(e.CopiesPlanned(R1, KEPT))) == [m.CopiesKept(R1, KEPT)]
+
+
+def test_a_plan_of_an_older_round_is_ignored() -> None:
+    assert assigned().hear(m.PlanCopies(R0, PLAN)) == []
+
+
+def test_a_changed_plan_of_the_running_round_begins_and_is_not_reported_again() -> None:
+    driven, changed = assigned(), CopyPlan(16, (), PLAN.owners)
+    driven.do(e.CopiesPlanned(R1, KEPT), e.FromLauncher(l.WorkersStarted(R1, SAVED)))
+    assert driven.hear(m.PlanCopies(R1, changed)) == [e.PlanCopies(R1, 0, changed)]
+    assert driven.do(e.CopiesPlanned(R1, ())) == []
+
+
+def test_a_copy_is_fetched_and_counts_as_the_pods_own() -> None:
+    driven = assigned()
+    driven.do(e.CopiesPlanned(R1, KEPT), e.FromLauncher(l.WorkersStarted(R1, SAVED)))
+    order = m.FetchCopy(R1, SavedStep(R0, 8), (HOLDER,))
+    assert driven.hear(order) == [e.FetchCopy(R1, 0, SavedStep(R0, 8), (HOLDER,))]
+    # a repeated order changes nothing
+    assert driven.hear(order) == []
+    assert to_coordinator(driven.do(e.CopyFetched(R1, SavedStep(R0, 8)))) == [m.CopyFetched(R1, SavedStep(R0, 8))]
+    # then the next coordinator learns of it, and a repeated order is answered at once
+    assert to_coordinator(driven.hear(order)) == [m.CopyFetched(R1, SavedStep(R0, 8))]
+    driven.do(e.LinkDown(), e.LinkUp("10.0.0.9"))
+    effects = driven.do(e.LinkUp("10.0.0.9"))
+    (join,) = [x for x in to_coordinator(effects) if isinstance(x, m.Join)]
+    assert join.saved == SavedSteps((SavedStep(R0, 7), SavedStep(R0, 8)))
+    assert join.kept == KEPT
+
+
+def test_a_fetch_that_has_failed_is_reported_with_its_reason() -> None:
+    driven = assigned()
+    driven.do(e.CopiesPlanned(R1, KEPT), e.FromLauncher(l.WorkersStarted(R1, SAVED)))
+    driven.hear(m.FetchCopy(R1, SavedStep(R0, 8), (HOLDER,)))
+    failed = driven.do(e.CopyFetched(R1, SavedStep(R0, 8), "it is damaged"))
+    assert to_coordinator(failed) == [m.CopyFetched(R1, SavedStep(R0, 8), "it is damaged")]
+    # and another copy of it may be fetched
+    assert driven.hear(m.FetchCopy(R1, SavedStep(R0, 8), (HOLDER,))) != []
+
+
+def test_the_choice_reaches_the_launcher_after_the_fetch() -> None:
+    driven, choice = assigned(), RestoreChoice(SavedStep(R0, 8), from_copies=True)
+    driven.do(e.CopiesPlanned(R1, ()), e.FromLauncher(l.WorkersStarted(R1, SavedSteps(()))))
+    driven.hear(m.FetchCopy(R1, SavedStep(R0, 8), (HOLDER,)))
+    driven.do(e.CopyFetched(R1, SavedStep(R0, 8)))
+    assert driven.hear(m.Restore(R1, choice)) == [e.ToLauncher(l.Restore(R1, choice))]
+
+
+def test_copies_of_rounds_before_one_that_was_formed_without_this_member_do_not_count() -> None:
+    # given a spare that keeps copies of round 0 is disconnected, and round 1 is formed meanwhile
+    driven = joined()
+    driven.hear(m.PlanCopies(R0, PLAN))
+    driven.do(e.CopiesPlanned(R0, ()), e.LinkDown(), e.LinkUp("10.0.0.9"))
+    driven.hear(replace(WELCOME, token=R1))
+    # then it reports none of round 0
+    driven.hear(m.PlanCopies(R1, PLAN))
+    whole = (SavedStep(R0, 7), SavedStep(R1, 9))
+    answered = to_coordinator(driven.do(e.CopiesPlanned(R1, (KeptSteps(1, whole),))))
+    assert answered == [m.CopiesKept(R1, (KeptSteps(1, (SavedStep(R1, 9),)),))]
+
+
+def test_a_join_names_the_owners_of_which_there_is_no_copy_yet() -> None:
+    driven = DrivenMember()
+    driven.do(e.LauncherUp(hello(NO_ROUND)), e.LinkUp(e.SERVICE))
+    driven.hear(WELCOME)
+    driven.hear(m.PlanCopies(R0, PLAN))
+    driven.do(e.CopiesPlanned(R0, ()), e.LinkDown())
+    (join,) = [x for x in to_coordinator(driven.do(e.LinkUp("10.0.0.9"))) if isinstance(x, m.Join)]
+    assert join.kept == (KeptSteps(1, ()),)
+
+
+def test_a_member_that_gets_its_assignment_late_was_not_left_out() -> None:
+    driven = joined()
+    driven.hear(replace(assign(R0), copies=PLAN))
+    driven.do(e.CopiesPlanned(R0, ()), e.LinkDown(), e.LinkUp("10.0.0.9"))
+    driven.hear(replace(WELCOME, token=R1))
+    driven.hear(replace(assign(R1), copies=PLAN))
+    driven.report(l.WorkersStarted(R1, SAVED))
+    assert to_coordinator(driven.do(e.CopiesPlanned(R1, KEPT))) == [m.Started(R1, SAVED, KEPT)]
+
+
+def test_once_a_round_has_its_choice_only_that_one_counts_beside_newer_copies() -> None:
+    # given round 1 has restored step 6 of round 0
+    driven = assigned()
+    driven.do(e.CopiesPlanned(R1, KEPT), e.FromLauncher(l.WorkersStarted(R1, SAVED)))
+    driven.hear(m.Restore(R1, RestoreChoice(SavedStep(R0, 6))))
+    driven.hear(replace(assign(R2), copies=PLAN))
+    driven.report(l.WorkersStarted(R2, SAVED))
+    whole = (SavedStep(R0, 6), SavedStep(R0, 7), SavedStep(R1, 8))
+    answered = to_coordinator(driven.do(e.CopiesPlanned(R2, (KeptSteps(1, whole),))))
+    assert answered == [m.Started(R2, SAVED, (KeptSteps(1, (SavedStep(R0, 6), SavedStep(R1, 8))),))]
+
+
+def test_a_restarted_sidecar_reports_the_start_again_once_it_knows_its_copies() -> None:
+    driven = DrivenMember()
+    driven.do(e.LauncherUp(replace(hello(R1, 0, WorkersState.RUNNING), saved=SAVED)))
+    (join,) = [x for x in to_coordinator(driven.do(e.LinkUp(e.SERVICE))) if isinstance(x, m.Join)]
+    assert join.kept is None
+    driven.hear(replace(WELCOME, token=R1))
+    driven.hear(m.PlanCopies(R1, PLAN))
+    assert to_coordinator(driven.do(e.CopiesPlanned(R1, KEPT))) == [m.Started(R1, SAVED, KEPT)]
+
+
+# The end of a pod
+
+
+def running_with_copies() -> DrivenMember:
+    driven = assigned()
+    driven.do(e.CopiesPlanned(R1, KEPT), e.FromLauncher(l.WorkersStarted(R1, SAVED)))
+    return driven
+
+
+def test_a_drain_is_reported_once_the_newest_snapshots_are_copied() -> None:
+    driven = running_with_copies()
+    assert driven.report(l.WorkersDrained(R1)) == [e.FlushCopies(R1)]
+    assert driven.do(e.CopiesFlushed(R1)) == [e.ToCoordinator(m.Drained(R1))]
+
+
+def test_without_copies_a_drain_is_reported_at_once() -> None:
+    driven = joined()
+    driven.hear(assign(R1))
+    driven.report(l.WorkersStarted(R1, SAVED))
+    assert driven.report(l.WorkersDrained(R1)) == [e.ToCoordinator(m.Drained(R1))]
+
+
+def test_a_pod_that_was_asked_to_end_leaves_once_its_newest_snapshots_are_copied() -> None:
+    driven = running_with_copies()
+    driven.report(l.Terminating(30.0, Verdict.UNKNOWN))
+    assert driven.do(e.LauncherDown()) == [e.FlushCopies(R1)]
+    assert driven.member.is_flushing
+    assert to_coordinator(driven.do(e.CopiesFlushed(R1))) == [m.Gone("its launcher has ended")]
+    assert not driven.member.is_flushing
+
+
+def test_a_pod_whose_launcher_has_crashed_leaves_at_once() -> None:
+    driven = running_with_copies()
+    assert to_coordinator(driven.do(e.LauncherDown())) == [m.Gone("its launcher has ended")]
+
+
+def test_a_flush_of_another_round_is_no_answer() -> None:
+    driven = running_with_copies()
+    driven.report(l.WorkersDrained(R1))
+    assert driven.do(e.CopiesFlushed(R0)) == []
+    assert driven.do(e.CopiesFlushed(R1)) == [e.ToCoordinator(m.Drained(R1))]
+    # nor is another answer
+    assert driven.do(e.CopiesFlushed(R1)) == []
+
+
+def test_a_flush_that_the_next_round_did_not_wait_for_ends_no_drain_of_that_round() -> None:
+    # given the next round has begun while the newest snapshots of this one were still being copied
+    driven = running_with_copies()
+    driven.report(l.WorkersDrained(R1))
+    driven.hear(replace(assign(R2), copies=PLAN))
+    driven.do(e.CopiesPlanned(R2, KEPT), e.FromLauncher(l.WorkersStarted(R2, SAVED)))
+    # when its workers are drained too, then their snapshots are copied first
+    assert driven.report(l.WorkersDrained(R2)) == [e.FlushCopies(R2)]
+    assert driven.do(e.CopiesFlushed(R1)) == []
+    assert driven.do(e.CopiesFlushed(R2)) == [e.ToCoordinator(m.Drained(R2))]
+
+
+def joins(effects: list[Any]) -> list[m.Join]:
+    return [x for x in to_coordinator(effects) if isinstance(x, m.Join)]
+
+
+def test_to_the_next_coordinator_a_drain_has_not_ended_while_the_newest_snapshots_are_being_copied() -> None:
+    # given a drain, after which the newest snapshots are being copied when the coordinator is lost
+    driven = running_with_copies()
+    driven.hear(m.Drain(R1, 20.0))
+    driven.report(l.WorkersDrained(R1))
+    driven.do(e.LinkDown())
+    (join,) = joins(driven.do(e.LinkUp("10.0.0.9")))
+    assert (join.workers, join.drain_s) == (WorkersState.RUNNING, 20.0)
+    # when they are copied before the next coordinator has answered, then the member reports the end in another Join
+    assert joins(driven.do(e.CopiesFlushed(R1))) == []
+    (join,) = joins(driven.hear(replace(WELCOME, token=R1)))
+    assert (join.workers, join.drain_s) == (WorkersState.IDLE, 20.0)
+
+
+def test_the_end_of_a_drain_is_reported_to_the_next_coordinator_too() -> None:
+    driven = running_with_copies()
+    driven.report(l.WorkersDrained(R1))
+    driven.do(e.LinkDown(), e.LinkUp("10.0.0.9"))
+    driven.hear(replace(WELCOME, token=R1))
+    # its Drain changes nothing: the workers have ended, and their snapshots are being copied already
+    driven.hear(m.Drain(R1, 10.0))
+    assert driven.report(l.WorkersDrained(R1)) == []
+    assert driven.do(e.CopiesFlushed(R1)) == [e.ToCoordinator(m.Drained(R1))]
+
+
+def test_a_leaving_pod_whose_launcher_has_ended_calls_the_next_coordinator_until_its_snapshots_are_copied() -> None:
+    driven = running_with_copies()
+    driven.report(l.Terminating(30.0, Verdict.UNKNOWN))
+    driven.do(e.LauncherDown(), e.LinkDown())
+    (join,) = joins(driven.do(e.LinkUp("10.0.0.9")))
+    assert (join.workers, join.leaving) == (
+        WorkersState.RUNNING,
+        m.Leaving("the trainer container got SIGTERM", 30.0, Verdict.UNKNOWN),
+    )
+    driven.hear(replace(WELCOME, token=R1))
+    assert to_coordinator(driven.do(e.CopiesFlushed(R1))) == [m.Gone("its launcher has ended")]

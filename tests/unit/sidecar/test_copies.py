@@ -1,0 +1,372 @@
+"""Copies of snapshots between pods, with real processes, sockets and files in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.unit.sidecar.copying import PAGE, R0, R1, CopyingPod, copying_pods, until
+from understudy_protocol.copies import RequestCopy, SendCopies
+from understudy_protocol.snapshots import SavedStep
+from understudy_sidecar.copy_commands import Setup
+from understudy_sidecar.copy_link import CopyLink
+from understudy_sidecar.membership.events import CopiesFlushed, FlushCopies
+from understudy_sidecar.peer_calls import CallFailed, call
+
+pytestmark = pytest.mark.timeout(240)
+OTHER_KEY = bytes(range(100, 132))
+
+
+def state(size: int, seed: int = 0) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+async def copied(owner: CopyingPod, keeper: CopyingPod, step: int, content: bytes) -> SavedStep:
+    """The pod's worker saves, and the other pod keeps a copy."""
+    before = owner.link.counts.copied
+    saved = owner.save(step, content, serial=before + 1)
+    await until(lambda: owner.link.counts.copied > before, "a copy")
+    await until_kept(keeper, owner, step)
+    return saved
+
+
+async def until_kept(keeper: CopyingPod, owner: CopyingPod, step: int) -> None:
+    async with asyncio.timeout(60):
+        while step not in await keeper.kept_steps(owners=(owner.owner,)):  # noqa: ASYNC110 (the holder tells nobody)
+            await asyncio.sleep(0.01)
+
+
+async def called(keeper: CopyingPod, message: SendCopies | RequestCopy, pod_uid: str) -> socket.socket:
+    """A call after the answer of the pod that keeps copies."""
+    return await asyncio.to_thread(call, keeper.address, bytes(range(32)), "job-uid", pod_uid, message)
+
+
+async def planned(owner: CopyingPod, keeper: CopyingPod) -> None:
+    assert [kept.whole for kept in await keeper.plan(owners=(owner.owner,))] == [()]
+    await owner.plan(holders=(keeper.holder,))
+
+
+@pytest.mark.parametrize("size", [1, 5000, 1 << 20, (1 << 20) + 1, 3 << 20])
+async def test_a_pod_that_takes_the_ranks_of_a_lost_one_fetches_the_copy(size: int) -> None:
+    async with copying_pods() as (owner, keeper, spare):
+        # given the copy of a snapshot
+        await planned(owner, keeper)
+        saved = await copied(owner, keeper, 7, state(size))
+        # when the pod is lost, and a spare gets its rank
+        kept = await keeper.plan(token=R1)
+        assert [(x.group_rank, x.whole) for x in kept] == [(0, (saved,))]
+        await spare.plan(token=R1)
+        # then it has the same content in its own memory
+        assert await spare.fetch(saved, keeper.holder, group_rank=0) == ""
+        assert spare.content(0, size) == state(size)
+
+
+async def test_a_spare_that_keeps_the_copy_itself_fetches_it_without_a_connection() -> None:
+    async with copying_pods() as (owner, keeper, _):
+        await planned(owner, keeper)
+        saved = await copied(owner, keeper, 7, state(2 << 20))
+        await keeper.plan(token=R1)
+        await keeper.server.close(0.0)
+        assert await keeper.fetch(saved, keeper.holder, group_rank=0) == ""
+        assert keeper.content(0, 2 << 20) == state(2 << 20)
+
+
+async def test_the_two_newest_copies_are_kept() -> None:
+    async with copying_pods() as (owner, keeper, _):
+        await planned(owner, keeper)
+        for step in (7, 8, 9):
+            await copied(owner, keeper, step, state(5000, step))
+        assert await keeper.kept_steps() == [8, 9]
+
+
+async def test_the_memory_of_another_pod_has_no_content_that_can_be_read_without_the_key() -> None:
+    async with copying_pods() as (owner, keeper, _):
+        await planned(owner, keeper)
+        await copied(owner, keeper, 7, b"secret content " * 1000)
+        kept = os.pread(keeper.memory.kept[0], os.fstat(keeper.memory.kept[0]).st_size, 0)
+        assert b"secret content" not in kept
+
+
+async def test_a_snapshot_that_was_saved_before_its_round_is_not_copied() -> None:
+    async with copying_pods() as (owner, keeper, _):
+        owner.save(7, state(5000), R0)
+        await keeper.plan(token=R1, owners=(owner.owner,))
+        await owner.plan(token=R1, holders=(keeper.holder,))
+        owner.save(8, state(5000), R1)
+        await until(lambda: owner.link.counts.copied == 1, "a copy")
+        assert await keeper.kept_steps(R1) == [8]
+
+
+async def test_snapshots_that_are_saved_while_another_one_is_sent_are_skipped_and_counted() -> None:
+    async with copying_pods() as (owner, keeper, _):
+        await planned(owner, keeper)
+        await copied(owner, keeper, 7, state(5000))
+        # when three more were saved before the next copy begins
+        owner.save(8, state(5000), serial=4)
+        await until(lambda: owner.link.counts.copied == 2, "a copy")
+        counts = owner.link.counts
+        assert (counts.copied, counts.skipped, counts.failed) == (2, 2, 0)
+        assert owner.copied_slot() == 0
+
+
+async def test_after_a_flush_the_other_pod_has_the_newest_snapshot_whatever_follows() -> None:
+    async with copying_pods(24 << 20) as (owner, keeper, _):
+        await planned(owner, keeper)
+        for step in range(3):
+            # given a snapshot whose copy has hardly begun
+            owner.save(step, state(24 << 20, step), serial=1 + step)
+            await owner.flush()
+            # when the next round closes all connections of this one, then the copy is there
+            assert await keeper.kept_steps(R0, (owner.owner,)) == [x for x in (step - 1, step) if x >= 0]
+        assert await keeper.kept_steps(R1) == [1, 2]
+
+
+async def test_after_a_flush_the_other_pod_has_the_snapshot_before_the_newest_too() -> None:
+    """Workers are drained one after the other, so other ranks may have ended before they saved the newest one."""
+    async with copying_pods() as (owner, keeper, _):
+        # given a snapshot that was skipped
+        assert await keeper.kept_steps(owners=(owner.owner,)) == []
+        owner.save(7, state(5000, 7), serial=1)
+        owner.save(8, state(5000, 8), serial=2)
+        await owner.plan(holders=(keeper.holder,))
+        await until_kept(keeper, owner, 8)
+        assert await keeper.kept_steps(owners=(owner.owner,)) == [8]
+        # then it is copied by the flush, and the counts stay those of the newest ones
+        await owner.flush()
+        assert await keeper.kept_steps(R1) == [7, 8]
+        await until(lambda: owner.link.counts.copied == 2, "the counts")
+        assert owner.link.counts.skipped == 1
+
+
+async def test_a_pod_that_takes_the_place_of_a_lost_one_gets_the_newest_copy() -> None:
+    async with copying_pods() as (owner, keeper, spare):
+        await planned(owner, keeper)
+        await copied(owner, keeper, 7, state(5000))
+        # when the pod that keeps the copies is lost, and a flush follows at once
+        await spare.plan(owners=(owner.owner,))
+        await owner.plan(holders=(spare.holder,))
+        await owner.flush()
+        # then the next one has the snapshot, and it does not count as skipped
+        assert await spare.kept_steps(R1) == [7]
+        await until(lambda: owner.link.counts.copied == 2, "the counts")
+        assert owner.link.counts.skipped == 0
+
+
+async def test_a_flush_ends_if_the_pod_that_keeps_the_copies_is_lost_meanwhile() -> None:
+    async with copying_pods(64 << 20) as (owner, keeper, _):
+        await planned(owner, keeper)
+        owner.save(7, bytes(64 << 20))
+        await until(owner.copied_slot, "the begin of a copy")
+        keeper.link.kill_process()
+        await owner.flush()
+
+
+async def test_a_flush_ends_if_the_pod_that_keeps_the_copies_hangs() -> None:
+    async with copying_pods(64 << 20) as (owner, keeper, _):
+        await planned(owner, keeper)
+        owner.save(7, bytes(64 << 20))
+        await until(owner.copied_slot, "the begin of a copy")
+        keeper.signal_process(signal.SIGSTOP)
+        # a connection without progress for 10 s is broken
+        async with asyncio.timeout(25):
+            await owner.flush()
+        keeper.signal_process(signal.SIGCONT)
+
+
+async def test_a_flush_ends_with_the_process_that_copies() -> None:
+    async with copying_pods(64 << 20) as (owner, keeper, _):
+        await planned(owner, keeper)
+        owner.save(7, bytes(64 << 20))
+        await until(owner.copied_slot, "the begin of a copy")
+        owner.link.do(FlushCopies(R0))
+        owner.link.kill_process()
+        assert await owner.next_event() == CopiesFlushed(R0)
+
+
+async def test_a_flush_ends_if_no_pod_that_keeps_copies_can_be_reached() -> None:
+    async with copying_pods() as (owner, keeper, _):
+        await planned(owner, keeper)
+        await keeper.server.close(0.0)
+        owner.save(7, state(5000))
+        await owner.flush()
+        assert await keeper.kept_steps(R1) == []
+
+
+@pytest.mark.attack("C1", "a pod that changes the copy of a snapshot that it keeps", before="there were no copies")
+async def test_each_flipped_bit_of_a_copy_is_found_when_it_is_fetched() -> None:
+    size = (1 << 20) + 100
+    async with copying_pods() as (owner, keeper, spare):
+        await planned(owner, keeper)
+        saved = await copied(owner, keeper, 7, state(size))
+        await keeper.plan(token=R1)
+        await spare.plan(token=R1)
+        file, length = keeper.memory.kept[0], 32 + 128 + 16 + size + 2 * 16
+        slot = next(n for n in (0, 1) if os.pread(file, 8, n * _kept_slot(keeper)) != bytes(8))
+        for place in range(50):
+            # given a bit of the record has changed: one of its head, or of its content
+            at = slot * _kept_slot(keeper) + PAGE + (4 * place if place < 44 else length - 1 - (place - 44) * 200_000)
+            (byte,) = os.pread(file, 1, at)
+            os.pwrite(file, bytes([byte ^ 1 << place % 8]), at)
+            # then the fetch fails, and leaves no snapshot
+            assert "cannot be opened" in await spare.fetch(saved, keeper.holder, group_rank=0)
+            with pytest.raises(AssertionError):
+                spare.content(0, size)
+            os.pwrite(file, bytes([byte]), at)
+        assert await spare.fetch(saved, keeper.holder, group_rank=0) == ""
+
+
+def _kept_slot(pod: CopyingPod) -> int:
+    return os.fstat(pod.memory.kept[0]).st_size // 2
+
+
+async def test_a_fetch_tries_the_next_holder() -> None:
+    async with copying_pods() as (owner, keeper, spare):
+        await planned(owner, keeper)
+        saved = await copied(owner, keeper, 7, state(5000))
+        await keeper.plan(token=R1)
+        await spare.plan(token=R1)
+        assert await spare.fetch(saved, owner.holder, keeper.holder, group_rank=0) == ""
+        error = await spare.fetch(SavedStep(R0, 6), owner.holder, keeper.holder, group_rank=0)
+        assert error.count("it closed the connection") == 2
+
+
+async def test_a_process_that_is_killed_within_a_copy_leaves_the_older_one_whole() -> None:
+    size = 24 << 20
+    async with copying_pods(size) as (owner, keeper, _):
+        await planned(owner, keeper)
+        await copied(owner, keeper, 7, state(1 << 20))
+        # when the sender is killed at some moments of the next copies
+        for step, delay_s in ((8, 0.0), (9, 0.004), (10, 0.008)):
+            content = bytes(size)
+            owner.save(step, content)
+            await until(owner.copied_slot, "the begin of a copy")
+            await asyncio.sleep(delay_s)
+            owner.link.kill_process()
+            kept = await keeper.kept_steps(owners=(owner.owner,))
+            # then at least one copy is whole
+            assert kept
+            await until(lambda: owner.link.is_ready, "another process")
+        # and the next process goes on, without a mark that is left
+        await until_kept(keeper, owner, 10)
+        await until(lambda: owner.copied_slot() == 0, "the end of the copy")
+
+
+async def test_a_newer_plan_ends_a_copy_of_the_older_round() -> None:
+    size = 24 << 20
+    async with copying_pods(size) as (owner, keeper, _):
+        await planned(owner, keeper)
+        owner.save(8, bytes(size))
+        await until(owner.copied_slot, "the begin of a copy")
+        before = await keeper.kept_steps(R1, (owner.owner,))
+        await until(lambda: not owner.copied_slot(), "the end of a copy")
+        # then what the pod has reported is still all that it keeps of that round
+        assert await keeper.kept_steps(R1, (owner.owner,)) == before
+
+
+@pytest.mark.attack("C1", "a pod that sends copies in place of another one", before="there were no copies")
+@pytest.mark.parametrize(
+    ("token", "group_rank", "pod_uid", "reason"),
+    [
+        (R1, 0, "uid-0", "it belongs to round 1.1.1"),
+        (R0, 1, "uid-0", "keeps no copies of pod uid-0 with group rank 1"),
+        (R0, 0, "uid-2", "keeps no copies of pod uid-2"),
+    ],
+)
+async def test_copies_are_accepted_only_as_the_coordinator_has_planned(
+    token: object, group_rank: int, pod_uid: str, reason: str
+) -> None:
+    async with copying_pods() as (owner, keeper, _):
+        await keeper.plan(owners=(owner.owner,))
+        message = SendCopies(token, group_rank)  # type: ignore[arg-type]
+        with pytest.raises(CallFailed, match=reason):
+            await called(keeper, message, pod_uid)
+
+
+async def test_a_newer_connection_of_a_pod_for_its_copies_ends_the_older_one() -> None:
+    async with copying_pods() as (owner, keeper, _):
+        await keeper.plan(owners=(owner.owner,))
+        older, newer = [await called(keeper, SendCopies(R0, 0), "uid-0") for _ in range(2)]
+        assert await asyncio.to_thread(older.recv, 1) == b""
+        newer.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            newer.recv(1)
+        older.close()
+        newer.close()
+
+
+@pytest.mark.attack("C1", "a pod that requests copies without end", before="there were no copies")
+async def test_a_pod_that_requests_copies_and_reads_none_gets_a_few_only() -> None:
+    size = 24 << 20  # more than the buffers of a connection
+    async with copying_pods(size) as (owner, keeper, spare):
+        await planned(owner, keeper)
+        saved = await copied(owner, keeper, 7, bytes(size))
+        request = RequestCopy(0, saved, 3)
+        calls = [await called(keeper, request, "uid-2") for _ in range(16)]
+        with pytest.raises(CallFailed, match="closed the connection"):
+            await called(keeper, request, "uid-2")
+        # and when these have ended, another pod gets its copy
+        for connection in calls:
+            connection.close()
+        await keeper.plan(token=R1)
+        await spare.plan(token=R1)
+        async with asyncio.timeout(60):
+            while await spare.fetch(saved, keeper.holder, group_rank=0):
+                pass
+
+
+@pytest.mark.attack("C1", "a process without the key that requests a copy", before="there were no copies")
+async def test_a_process_without_the_key_gets_no_copy() -> None:
+    async with copying_pods() as (owner, keeper, _):
+        await planned(owner, keeper)
+        saved = await copied(owner, keeper, 7, state(5000))
+        with pytest.raises(CallFailed):
+            await asyncio.to_thread(call, keeper.address, OTHER_KEY, "job-uid", "uid-2", RequestCopy(0, saved, 3))
+
+
+async def test_a_state_that_is_larger_than_the_memory_is_not_stored() -> None:
+    async with (
+        copying_pods(1 << 20) as (owner, keeper, _),
+        copying_pods(3 << 20, (bytes(range(32)),) * 2) as (large, _),
+    ):
+        # given a pod with more memory, whose pod has the place of the owner
+        await keeper.plan(owners=(owner.owner,))
+        await large.plan(holders=(keeper.holder,))
+        async with asyncio.timeout(60):
+            while not large.link.counts.failed:  # the first record may be in buffers when the connection is closed
+                large.save(7 + large.link.counts.copied, state(2 << 20))
+                await asyncio.sleep(0.05)
+        assert await keeper.kept_steps(owners=(owner.owner,)) == []
+
+
+async def test_of_connections_that_pass_no_files_only_the_newest_stays(tmp_path: Path) -> None:
+    link = CopyLink(Setup("00" * 32, "job-uid", "uid-0", 1), lambda event: None)
+    await link.start(path := tmp_path / "copies.sock")
+    connections = [await asyncio.open_unix_connection(path) for _ in range(3)]
+    async with asyncio.timeout(10):
+        assert [await reader.read() for reader, _ in connections[:2]] == [b"", b""]
+    assert not connections[2][0].at_eof()
+    await link.close()
+    for _, writer in connections:
+        writer.close()
+        await writer.wait_closed()
+
+
+@pytest.mark.attack("C1", "a trainer that passes a file that it can shorten", before="there were no copies")
+async def test_files_that_are_no_memory_for_snapshots_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with copying_pods() as (owner, keeper, _):
+        await planned(owner, keeper)
+        # when any process of the pod passes a file that it can shorten
+        file = os.memfd_create("other")
+        os.ftruncate(file, 4096)
+        owner.link.take_files(1, [os.dup(file)])
+        os.close(file)
+        await until(lambda: "ignored the memory for snapshots" in caplog.text, "the log")
+        await copied(owner, keeper, 7, state(5000))
