@@ -15,11 +15,12 @@ writes the header last. So a worker that is killed at any instant leaves the oth
 fit, or that cannot be restored, fails this save with a message on stderr, and the training continues. Outside a job, or
 in one without memory for snapshots, both functions do nothing.
 
-The structure is what torch.save writes for the state with tensors of the device "meta" in place of its tensors, and is
-read with weights_only=True: it executes no code. The digest is SHA-256 over the names in the header, the structure, and
-the sums of the tensors' blocks as 64-bit integers: each flipped bit changes the sum of its block, and a sum costs less
-than the copy. The contents are mapped, because a copy into a mapping takes half the time of a system call. A slot's
-pages are mapped at once at its first use in a process, instead of by a page fault each.
+The structure is what torch.save writes for the state with tensors of the device "meta" in place of its tensors, and for
+the places of its DTensors, of which the shards are stored. It is read with weights_only=True: it executes no code. The
+digest is SHA-256 over the names in the header, the structure, and the sums of the tensors' blocks as 64-bit integers:
+each flipped bit changes the sum of its block, and a sum costs less than the copy. The contents are mapped, because a
+copy into a mapping takes half the time of a system call. A slot's pages are mapped at once at its first use in a
+process, instead of by a page fault each.
 """
 
 import contextlib
@@ -33,6 +34,7 @@ import sys
 import time
 from binascii import crc32
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 if TYPE_CHECKING:
@@ -65,20 +67,25 @@ class DamagedSnapshotError(RuntimeError):
     """The content of a snapshot has changed. It is discarded, so the next round restores from storage."""
 
 
-def load() -> Optional[Any]:
+def load(like: Optional[Any] = None) -> Optional[Any]:
     """The state that the coordinator has chosen for the round, its tensors on the CPU; None: see reason().
 
-    Waits for the choice, which comes once the workers of all pods have been started. Raises DamagedSnapshotError, and
-    RuntimeError after a save() of this process.
+    like: needed if the state has DTensors: a state as for save(), whose DTensors have the mesh and the placements. Only
+    these are read. A DTensor is restored from the shard of this rank, on the device of the shard in `like`.
+
+    Waits for the choice, which comes once the workers of all pods have been started. Raises DamagedSnapshotError,
+    ValueError if `like` has no DTensor, or one with another shard, in place of a DTensor, and RuntimeError after a
+    save() of this process.
     """
     memory = _memory()
-    return None if memory is None else memory.load()
+    return None if memory is None else memory.load(like)
 
 
 def save(step: int, state: Any) -> bool:
     """Keep `state` as the snapshot of `step`. Return whether it was stored: not between two that `every` selects.
 
-    state: dicts, lists and tuples of tensors (strided, of any device and dtype), numbers, texts and bytes.
+    state: dicts, lists and tuples of tensors (strided, of any device and dtype), DTensors, numbers, texts and bytes. Of
+    a DTensor, the shard of this rank is stored.
     """
     memory = _memory()
     return memory is not None and memory.save(step, state)
@@ -129,7 +136,7 @@ class _Memory:
 
     # Restore --------------------------------------------------------------------------------------------------------
 
-    def load(self) -> Optional[Any]:
+    def load(self, like: Optional[Any]) -> Optional[Any]:
         if self._target is not None:
             raise RuntimeError("snapshot.load() restores once, before the first snapshot.save() of a process")
         order = self._choice()
@@ -140,7 +147,7 @@ class _Memory:
         if slot not in range(SLOTS):
             raise DamagedSnapshotError(f"rank {self._rank} has no snapshot of step {step}, which all others restore")
         try:
-            restored = self._read(slot, step)
+            restored, sharded = self._read(slot, step)
         except Exception as error:
             self._clear(slot)
             raise DamagedSnapshotError(
@@ -148,10 +155,12 @@ class _Memory:
                 "round restores from storage. Check the memory of this node"
             ) from error
         self.reason, self._target = "", 1 - slot
-        return restored
+        return _distributed(restored, like, frozenset(sharded), "state") if sharded else restored
 
-    def _read(self, slot: int, step: int) -> Any:
-        """The content of a slot. Raises any error if it is damaged."""
+    def _read(self, slot: int, step: int) -> tuple[Any, list[str]]:
+        """The state in a slot, and the places in it where a shard is instead of a DTensor. Raises any error if the slot
+        is damaged.
+        """
         import torch
 
         at = self._content(slot)
@@ -163,7 +172,7 @@ class _Memory:
         structure = os.pread(self._fd, structure_bytes, at)
         if crc32(structure) != crc:
             raise ValueError("its structure has changed")
-        tree = torch.load(io.BytesIO(structure), map_location="meta", weights_only=True)
+        tree, sharded = torch.load(io.BytesIO(structure), map_location="meta", weights_only=True)
         tensors: list[torch.Tensor] = []
 
         def visit(placeholder: "torch.Tensor", path: str) -> "torch.Tensor":
@@ -181,7 +190,7 @@ class _Memory:
             found.update(block_sums(content))
         if found.digest() != digest:
             raise ValueError("its digest is wrong")
-        return state
+        return state, sharded
 
     # Save -----------------------------------------------------------------------------------------------------------
 
@@ -289,15 +298,22 @@ def block_sums(tensor: "torch.Tensor") -> bytes:
 
 
 def _structure(state: Any, tensors: "list[torch.Tensor]") -> bytes:
-    """The structure of a state. Appends its tensors to `tensors`. Raises _Unsuitable."""
+    """The structure of a state, and the places of its DTensors. Appends its tensors, and the shards of its DTensors, to
+    `tensors`. Raises _Unsuitable.
+    """
     import torch
 
+    sharded: list[str] = []
+
     def visit(tensor: "torch.Tensor", path: str) -> "torch.Tensor":
+        if _is_dtensor(tensor):
+            sharded.append(path)
+            tensor = tensor.detach().to_local()
         tensors.append(_checked(tensor, path))
         return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
     file = io.BytesIO()
-    torch.save(_mapped(state, visit, "state"), file)
+    torch.save((_mapped(state, visit, "state"), sharded), file)
     return file.getvalue()
 
 
@@ -308,7 +324,7 @@ def _mapped(value: Any, visit: "Callable[[torch.Tensor, str], torch.Tensor]", pa
     kind = type(value)
     if kind in _PLAIN or kind in (torch.Size, torch.dtype, torch.device):
         return value
-    if kind in (torch.Tensor, torch.nn.Parameter):
+    if kind in (torch.Tensor, torch.nn.Parameter) or _is_dtensor(value):
         return visit(value, path)
     if kind in (dict, OrderedDict):
         return {_key(key, path): _mapped(item, visit, f"{path}[{key!r}]") for key, item in value.items()}
@@ -316,6 +332,48 @@ def _mapped(value: Any, visit: "Callable[[torch.Tensor, str], torch.Tensor]", pa
         return kind(_mapped(item, visit, f"{path}[{at}]") for at, item in enumerate(value))
     hint = "use tensor.tolist() or torch.from_numpy" if kind.__module__ == "numpy" else "save its content instead"
     raise _Unsuitable(f"{path} is a {kind.__module__}.{kind.__qualname__}, which cannot be restored: {hint}")
+
+
+def _distributed(value: Any, like: Any, sharded: frozenset[str], path: str) -> Any:
+    """`value` with DTensors in place of the shards at these places. Raises ValueError."""
+    if path in sharded:
+        return _dtensor(value, like, path)
+    kind = type(value)
+    if kind is dict:
+        items = like if isinstance(like, Mapping) else {}
+        return {key: _distributed(item, items.get(key), sharded, f"{path}[{key!r}]") for key, item in value.items()}
+    if kind in (list, tuple):
+        beside = list(like) if isinstance(like, (list, tuple)) else []
+        beside += [None] * (len(value) - len(beside))
+        return kind(_distributed(item, beside[at], sharded, f"{path}[{at}]") for at, item in enumerate(value))
+    return value
+
+
+def _dtensor(shard: "torch.Tensor", like: Any, path: str) -> "torch.Tensor":
+    if not _is_dtensor(like):
+        raise ValueError(f"{path} was saved as a DTensor: snapshot.load(like=state) needs a DTensor there")
+    from torch.distributed.tensor import DTensor
+
+    local = like.to_local()
+    if shard.shape != local.shape:
+        raise ValueError(
+            f"{path} was saved with a shard of the shape {tuple(shard.shape)}, and that of `like` has "
+            f"{tuple(local.shape)}: the mesh, the placements, or the model have changed. Restore from storage"
+        )
+    return DTensor.from_local(
+        shard.to(local.device),
+        like.device_mesh,
+        like.placements,
+        run_check=False,
+        shape=like.shape,
+        stride=like.stride(),
+    )
+
+
+def _is_dtensor(value: Any) -> bool:
+    """Without an import of torch.distributed, which a script may not need."""
+    kind = type(value)
+    return kind.__name__ == "DTensor" and kind.__module__.startswith("torch.distributed.")
 
 
 def _key(key: Any, path: str) -> Any:
@@ -327,6 +385,8 @@ def _key(key: Any, path: str) -> Any:
 def _checked(tensor: "torch.Tensor", path: str) -> "torch.Tensor":
     import torch
 
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        raise _Unsuitable(f"the shard of {path} is a {type(tensor).__qualname__}: expected a tensor")
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
         raise _Unsuitable(
             f"{path} is a tensor of the layout {tensor.layout} on {tensor.device}: expected a strided tensor with "

@@ -87,12 +87,17 @@ def become_worker(rounds: Rounds, setenv: Callable[[str, str], object]) -> None:
     setenv("UNDERSTUDY_ROUND", str(token(rounds.number)))
 
 
-def restored(rounds: Rounds, worker: Callable[[], None], step: int) -> Any:
-    """What the next round loads, if this step of the round before is chosen."""
+def choose_next(rounds: Rounds, worker: Callable[[], None], step: int) -> None:
+    """The next round begins, and restores this step of the round before."""
     saved = SavedStep(token(rounds.number), step)
     assert saved in rounds.next()
     rounds.choose(saved)
     worker()
+
+
+def restored(rounds: Rounds, worker: Callable[[], None], step: int) -> Any:
+    """What the next round loads, if this step of the round before is chosen."""
+    choose_next(rounds, worker, step)
     return snapshot.load()
 
 
@@ -156,6 +161,58 @@ def test_a_model_and_its_optimizer_continue_as_if_undisturbed(rounds: Rounds, wo
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     assert first + losses(model, optimizer, range(6, 10), save=False) == undisturbed
+
+
+@pytest.fixture
+def of_two_ranks() -> Iterator[Any]:
+    """This process is rank 1 of 2, without the other one: a mesh for DTensors whose collectives do nothing."""
+    import torch.distributed
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", rank=1, world_size=2, store=FakeStore())
+    yield torch.distributed.init_device_mesh("cpu", (2,))
+    torch.distributed.destroy_process_group()
+
+
+def sharded(mesh: Any, rows: int = 3, start: float = 0.0) -> dict[str, Any]:
+    """A state whose weight is a DTensor of twice as many rows as this rank has."""
+    import torch
+    from torch.distributed.tensor import DTensor, Shard
+
+    shard = torch.arange(2.0 * rows).view(rows, 2) + start
+    return {"model": [DTensor.from_local(shard, mesh, [Shard(0)], run_check=False)], "step": 7}
+
+
+def test_a_dtensor_is_restored_from_the_shard_of_its_rank(
+    rounds: Rounds, worker: Callable[[], None], of_two_ranks: Any
+) -> None:
+    # given a snapshot with a DTensor of two ranks, and a new process with the same layout and other values
+    from torch.distributed.tensor import DTensor
+
+    saved = sharded(of_two_ranks)
+    assert snapshot.save(7, saved)
+    choose_next(rounds, worker, 7)
+    # when the process restores
+    found = snapshot.load(like=sharded(of_two_ranks, start=100.0))
+    # then it has a DTensor with the saved shard
+    assert found is not None
+    (weight,) = found["model"]
+    assert type(weight) is DTensor
+    assert (weight.shape, weight.placements) == (saved["model"][0].shape, saved["model"][0].placements)
+    assert (tuple(weight.shape), weight.to_local().tolist()) == ((6, 2), [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]])
+    assert found["step"] == 7
+
+
+@pytest.mark.parametrize("rows", [None, 5])
+def test_a_dtensor_needs_one_with_an_equal_shard_in_its_place(
+    rounds: Rounds, worker: Callable[[], None], of_two_ranks: Any, rows: int | None
+) -> None:
+    assert snapshot.save(7, sharded(of_two_ranks))
+    choose_next(rounds, worker, 7)
+    like = None if rows is None else sharded(of_two_ranks, rows)
+    wanted = r"needs a DTensor there" if rows is None else r"shape \(3, 2\), and that of `like` has \(5, 2\)"
+    with pytest.raises(ValueError, match=r"state\['model'\]\[0\] was saved .*" + wanted):
+        snapshot.load(like=like)
 
 
 def test_saves_alternate_between_the_slots_and_keep_the_restored_one(

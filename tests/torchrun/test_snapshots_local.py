@@ -41,6 +41,47 @@ while True:
 dist.destroy_process_group()
 """
 
+#: As SCRIPT, with FSDP2: a model and its optimizer in shards. A note has the loss of the step in place of the state.
+FSDP_SCRIPT = """
+import os, time
+import torch, torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.fsdp import fully_shard
+from understudy_torch import snapshot, step
+dist.init_process_group("gloo")
+torch.manual_seed(1)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+fully_shard(model, mesh=dist.init_device_mesh("cpu", (dist.get_world_size(),)))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+done = 0
+def state():
+    of_model, of_optimizer = get_state_dict(model, optimizer)
+    return {"model": of_model, "optimizer": of_optimizer, "step": done}
+restored = snapshot.load(like=state())
+origin = "storage" if restored is None else "memory"
+if restored is not None:
+    set_state_dict(model, optimizer, model_state_dict=restored["model"], optim_state_dict=restored["optimizer"])
+    done = restored["step"]
+notes = open(f"{os.environ['HERE']}/notes-{os.environ['RANK']}", "a", buffering=1)
+number = os.environ["UNDERSTUDY_ROUND"].split(".")[2]
+while True:
+    torch.manual_seed(done)
+    loss = (model(torch.randn(4, 8)) - 1).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    done += 1
+    notes.write(f"step|{number}|{done}|{loss.item()!r}|{origin}\\n")
+    assert snapshot.save(done, state())
+    step(done)
+    end = torch.tensor([float(os.path.exists(os.environ["HERE"] + "/end"))])
+    dist.all_reduce(end)
+    if end.item():
+        break
+    time.sleep(0.05)
+dist.destroy_process_group()
+"""
+
 
 @pytest.fixture
 def start(tmp_path: Path, torch: Path) -> Iterator[Start]:
@@ -49,11 +90,11 @@ def start(tmp_path: Path, torch: Path) -> Iterator[Start]:
         yield begin
 
 
-def notes(folder: Path, number: int, steps: int) -> list[list[list[str]]]:
+def notes(folder: Path, number: int, steps: int, ranks: int = 4) -> list[list[list[str]]]:
     """By rank: the fields of the notes of a round, once each rank has made so many steps in it."""
 
     def found() -> list[list[list[str]]]:
-        paths = [folder / f"notes-{rank}" for rank in range(4)]
+        paths = [folder / f"notes-{rank}" for rank in range(ranks)]
         texts = [path.read_text() if path.exists() else "" for path in paths]
         fields = [[line.split("|") for line in text.split("\n")[:-1]] for text in texts]
         return [[each for each in of_rank if each[1] == str(number)] for of_rank in fields]
@@ -87,6 +128,51 @@ def test_a_killed_worker_costs_at_most_one_step(start: Start, tmp_path: Path, wo
     # and the job succeeds
     (tmp_path / "end").touch()
     assert run.wait(LIMIT_S) == 0
+
+
+def test_fsdp2_continues_with_the_losses_of_an_undisturbed_training(
+    tmp_path: Path, torch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a training with FSDP2 that keeps the shards of its model and of its optimizer
+    options = ("--nodes", "2", "--nproc", "1", "--snapshots", "1Mi", "--spares", "1")
+    with local_runs(tmp_path, torch, FSDP_SCRIPT, *options) as start:
+        run = start("--", sys.executable, "-u", "{train}")
+        notes(tmp_path, 0, 10, ranks=2)
+        # when a worker is killed, and then all processes of a member
+        kill("1")
+        notes(tmp_path, 1, 10, ranks=2)
+        kill("node-0")
+        last = notes(tmp_path, 2, 10, ranks=2)
+        (tmp_path / "end").touch()
+        assert run.wait(LIMIT_S) == 0
+    # then no round begins at the first step, and each loss is that of one process without a fault
+    assert {of_rank[0][4] for of_rank in last} == {"memory"}
+    monkeypatch.syspath_prepend(torch)
+    expected = undisturbed_losses(max(int(x[2]) for of_rank in last for x in of_rank))
+    for number in range(3):
+        for of_rank in notes(tmp_path, number, 0, ranks=2):
+            for _, _, step, loss, _ in of_rank:
+                assert float(loss) == pytest.approx(expected[int(step)], rel=1e-5), (number, step)
+
+
+def undisturbed_losses(steps: int) -> dict[int, float]:
+    """Of FSDP_SCRIPT by step, made by this process: all ranks have the same batches."""
+    import torch
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    get_state_dict(model, optimizer)  # creates the state of the optimizer, as the script does before its first step
+    losses = {}
+    for step in range(steps):
+        torch.manual_seed(step)
+        loss = (model(torch.randn(4, 8)) - 1).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses[step + 1] = loss.item()
+    return losses
 
 
 def test_a_lost_member_costs_at_most_two_steps(start: Start, tmp_path: Path) -> None:
