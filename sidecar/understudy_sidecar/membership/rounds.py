@@ -225,10 +225,11 @@ def _assign(state: CoordinatorState) -> None:
     reason = state.recovery_log.open[-1].cause.message if state.recovery_log.open else "first round"
     for rank, member in enumerate(active):
         member.workers = WorkersState.STARTING
-        member.measures_pause = newest and member.stepped == state.round.stepped != NO_ROUND
         member.assign = m.Assign(
             state.round.token, rank, len(active), rank * nproc, world, master_ip, port, reason, agent_store
         )
         state.send(member, member.assign)
     state.roster.begin_round(active)
+    is_known = newest and state.round.stepped != NO_ROUND
+    state.roster.set_measuring(x.uid for x in active if is_known and x.stepped == state.round.stepped)
     restoring.begin(state, active)
