@@ -38,7 +38,8 @@ from understudy_sidecar.membership.round_state import Phase
 from understudy_sidecar.server import Server, ServerLink, SidecarIdentity
 
 EPOCH_S = 1_800_000_000.0
-COORDINATOR = Identity("ffffffff-52ab-4c1e-9b1d-6f0a00000000", "llama-405b-spare-0", "node-of-the-coordinator", "10.255.0.1", None)
+UID = "ffffffff-52ab-4c1e-9b1d-6f0a00000000"
+COORDINATOR = Identity(UID, "llama-405b-spare-0", "node-of-the-coordinator", "10.255.0.1", None)
 REST_S = 10.0  # at least one turn of heartbeats
 MINUTE_S, REPORT_EVERY_S = 60.0, 0.5
 LIMIT_S = 600.0
@@ -128,7 +129,9 @@ class Run:
         """The kernel of a member's machine ends its connection."""
         self._time(lambda: self._links.pop(number).connection_lost(None))
 
-    async def until(self, done: Callable[[], bool], until: float = math.inf, **marks: Callable[[], bool]) -> dict[str, float]:
+    async def until(
+        self, done: Callable[[], bool], until: float = math.inf, **marks: Callable[[], bool]
+    ) -> dict[str, float]:
         """Exchange messages and let time pass, until this is true and no message is on its way.
 
         until: a time that is not passed while nothing happens. Returns when each mark was first true.

@@ -2,8 +2,8 @@
 
 Rules: `send` never waits; all replies to one read go out in one write. If more than UNSENT_BYTES wait when the next
 message comes, besides the longest of the waiting messages, the peer reads too slowly: the link is cut and logged once.
-The peer may call again, and no other link waits for it. A protocol error ends only this connection. Server and client subclass `Link`; CallerLinks uses its upper
-half.
+The peer may call again, and no other link waits for it. A protocol error ends only this connection. Server and client
+subclass `Link`; CallerLinks uses its upper half.
 
 After `seal_with` all messages are encrypted, both ways; a message that was changed on its way ends the connection. A
 close frame is not encrypted: an attacker that can forge one can cut the connection anyway. Pings and pongs are ignored.
@@ -212,7 +212,7 @@ class Link(asyncio.Protocol):
         if self._is_ending or self._transport is None:
             return
         waiting = self._transport.get_write_buffer_size()
-        # A standby coordinator of a large job gets a leader snapshot of some MB, and in the same moment the next message.
+        # A standby coordinator of a large job gets a leader snapshot of some MB, and with it the next message.
         longest = self._longest_unsent if waiting else 0
         self._longest_unsent = max(longest, len(message))
         if waiting > UNSENT_BYTES + longest:

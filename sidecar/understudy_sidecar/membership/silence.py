@@ -63,7 +63,7 @@ class SilenceWatch:
     ack_is_late_at: float | None = None  # when the machines of members that have not acknowledged are looked at
     probe: _Probe | None = None
     lease_s: float = 0.0  # after which disconnected members end their workers; 0: never
-    _heartbeat_queue: list[str] = field(default_factory=list)  # uids that this turn of heartbeats has not reached yet; last first
+    _heartbeat_queue: list[str] = field(default_factory=list)  # uids that get a heartbeat in this turn; last first
 
     def heartbeat_s_of(self, members: int) -> float:
         """The heartbeat interval of a job of this size. At least three intervals fit into the lease."""
