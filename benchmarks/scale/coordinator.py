@@ -12,6 +12,7 @@ import asyncio
 import math
 import multiprocessing
 import os
+import resource
 import socket
 import sys
 import time
@@ -35,7 +36,7 @@ from understudy_sidecar.membership.core import Core, CoreEvent
 from understudy_sidecar.membership.events import Broadcast, Hangup, Send, Tick, WatchMachines
 from understudy_sidecar.membership.member_state import Identity
 from understudy_sidecar.membership.round_state import Phase
-from understudy_sidecar.server import Server, ServerLink, SidecarIdentity
+from understudy_sidecar.server import RESERVED_FILES, Server, ServerLink, SidecarIdentity
 
 EPOCH_S = 1_800_000_000.0
 UID = "ffffffff-52ab-4c1e-9b1d-6f0a00000000"
@@ -301,6 +302,9 @@ def main() -> None:
     context = multiprocessing.get_context("fork")
     context.Process(target=serve, args=(theirs, size, COORDINATOR.ip, known), daemon=True).start()
     theirs.close()
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if size > files - RESERVED_FILES:  # the server accepts no more callers, although these need no files
+        resource.setrlimit(resource.RLIMIT_NOFILE, (size + 2 * RESERVED_FILES,) * 2)  # needs root
     process.prepare()
 
     loop = ClockedLoop()

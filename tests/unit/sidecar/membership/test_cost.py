@@ -14,7 +14,8 @@ import pytest
 
 from tests.unit.sidecar.membership.driven import DrivenCoordinator
 from understudy_protocol import membership as m
-from understudy_protocol.enums import RoundToken
+from understudy_protocol.enums import RoundToken, WorkersState
+from understudy_sidecar.membership.round_state import Phase
 
 SMALL, LARGE = 100, 400
 Message = Callable[[DrivenCoordinator, str], None]
@@ -112,6 +113,26 @@ def test_a_first_step_that_measures_no_pause_takes_as_much_work() -> None:
         # when each member reports its first step
         counts[members] = work(driven, names, make_step)
     # then it takes as much work in both
+    assert counts[LARGE] < 1.5 * counts[SMALL], counts
+
+
+def test_a_join_to_an_elected_coordinator_takes_as_much_work() -> None:
+    counts = {}
+    for members in (SMALL, LARGE):
+        # given two jobs that have trained, and an elected coordinator for each
+        before, names = training(members)
+        driven = DrivenCoordinator(members, elected=before.coordinator.leader_snapshot())
+
+        def join(driven: DrivenCoordinator, name: str, before: DrivenCoordinator = before) -> None:
+            driven.now += 0.001  # the time that it takes to connect
+            rank = int(name.removeprefix("active-"))
+            at_work = WorkersState.RUNNING
+            driven.join(name, before.token, rank, at_work, group_world_size=len(before.sent), disconnected_s=1.0)
+
+        # when all members but one join
+        counts[members] = work(driven, names[1:], join)
+        assert driven.coordinator.phase is Phase.REBUILDING
+    # then each takes as much work in both
     assert counts[LARGE] < 1.5 * counts[SMALL], counts
 
 
