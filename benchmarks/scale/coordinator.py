@@ -12,7 +12,6 @@ import asyncio
 import math
 import multiprocessing
 import os
-import resource
 import socket
 import sys
 import time
@@ -36,7 +35,7 @@ from understudy_sidecar.membership.core import Core, CoreEvent
 from understudy_sidecar.membership.events import Broadcast, Hangup, Send, Tick, WatchMachines
 from understudy_sidecar.membership.member_state import Identity
 from understudy_sidecar.membership.round_state import Phase
-from understudy_sidecar.server import RESERVED_FILES, Server, ServerLink, SidecarIdentity
+from understudy_sidecar.server import Server, ServerLink, SidecarIdentity
 
 EPOCH_S = 1_800_000_000.0
 UID = "ffffffff-52ab-4c1e-9b1d-6f0a00000000"
@@ -100,6 +99,14 @@ class MemoryTransport(asyncio.Transport):
     close = abort
 
 
+class FilelessServer(Server):
+    """Without the limit of open files of this machine: its connections are not files."""
+
+    def on_connected(self, caller: ServerLink) -> None:
+        self.callers.add(caller)
+        self.waiting_connections.add(caller)
+
+
 class Run:
     """One coordinator, and the pipe to its members."""
 
@@ -113,7 +120,7 @@ class Run:
         self.core = Core(job.shape(size), COORDINATOR, hard_state, self.now(), cpu_clock=time.thread_time)
         self.links = CallerLinks(self._handle, self.core.snapshot_took)
         identity = SidecarIdentity(COORDINATOR.pod_uid, COORDINATOR.ip, job.OPERATOR_PUBLIC)
-        self._server = Server(self.links, identity, job.KEY, job.UID, members=size)
+        self._server = FilelessServer(self.links, identity, job.KEY, job.UID, members=size)
 
     def now(self) -> float:
         return self._skipped_s + self.used.core_s + self.used.wire_s
@@ -302,9 +309,6 @@ def main() -> None:
     context = multiprocessing.get_context("fork")
     context.Process(target=serve, args=(theirs, size, COORDINATOR.ip, known), daemon=True).start()
     theirs.close()
-    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if size > files - RESERVED_FILES:  # the server accepts no more callers, although these need no files
-        resource.setrlimit(resource.RLIMIT_NOFILE, (size + 2 * RESERVED_FILES,) * 2)  # needs root
     process.prepare()
 
     loop = ClockedLoop()
