@@ -15,8 +15,9 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ COORDINATOR = Identity(UID, "llama-405b-spare-0", "node-of-the-coordinator", "10
 REST_S = 10.0  # at least one turn of heartbeats
 MINUTE_S, REPORT_EVERY_S = 60.0, 0.5
 LIMIT_S = 600.0
+Condition = Callable[[], bool]
+Marks = Mapping[str, Condition]
 
 
 @dataclass
@@ -137,30 +140,28 @@ class Run:
         """The kernel of a member's machine ends its connection."""
         self._time(lambda: self._links.pop(number).connection_lost(None))
 
-    async def until(
-        self, done: Callable[[], bool], until: float = math.inf, **marks: Callable[[], bool]
-    ) -> dict[str, float]:
+    async def until(self, done: Condition, latest: float = math.inf, marks: Marks | None = None) -> dict[str, float]:
         """Exchange messages and let time pass, until this is true and no message is on its way.
 
-        until: a time that is not passed while nothing happens. Returns when each mark was first true.
+        latest: a time that is not passed while nothing happens. Returns when each mark was first true.
         """
         limit, found = self.now() + LIMIT_S, dict[str, float]()
         while self.now() < limit:
             batch = self.ask("exchange", self._take_written())
-            found |= {name: self.now() for name, is_true in marks.items() if name not in found and is_true()}
+            found |= {name: self.now() for name, is_true in (marks or {}).items() if name not in found and is_true()}
             if batch:
                 await self._turn(batch)
             elif done() and not self.written:
                 return found
             else:
-                self.skip_to(min(until, self.core.deadline() or math.inf))
+                self.skip_to(min(latest, self.core.deadline() or math.inf))
                 await self._turn([])
         raise RuntimeError(f"not within {LIMIT_S:g} s of the coordinator's time: {self.progress}")
 
-    async def measure(self, done: Callable[[], bool], **marks: Callable[[], bool]) -> dict[str, float]:
+    async def measure(self, done: Condition, marks: Marks) -> dict[str, float]:
         """The resources that this took, and the seconds from the start to each mark."""
         before = self._begin()
-        found = await self.until(done, **marks)
+        found = await self.until(done, marks=marks)
         return self._values(before) | {name: at - before.at for name, at in found.items()}
 
     async def rest(self) -> dict[str, float]:
@@ -168,13 +169,16 @@ class Run:
         before = self._begin()
         step = 1
         while self.now() < before.at + REST_S:
-            step, until = step + 1, self.now() + REPORT_EVERY_S
+            step, latest = step + 1, self.now() + REPORT_EVERY_S
             token = RoundToken(job.EPOCH, 1, self.progress.round)
             self.ask("send", 1, m.Progress(token, step, None, STEP_S, self.now()))
-            await self.until(lambda until=until: self.now() >= until, until)  # type: ignore[misc]
+            await self.until(partial(self._is_past, latest), latest)
         factor = MINUTE_S / (self.now() - before.at)
         peaks = ("longest_task_ms", "peak_rss_mb")
         return {name: x if name in peaks else x * factor for name, x in self._values(before).items()}
+
+    def _is_past(self, at: float) -> bool:
+        return self.now() >= at
 
     def _begin(self) -> Before:
         self.used.longest_s = 0.0
@@ -246,10 +250,10 @@ async def rounds(run: Run) -> None:
     """A job from its first round on, with one spare."""
     size = run.size
 
-    def in_round(number: int) -> Callable[[], bool]:
+    def in_round(number: int) -> Condition:
         return lambda: run.progress.round == number and run.progress.assigned == size
 
-    def have_stepped(number: int) -> Callable[[], bool]:
+    def have_stepped(number: int) -> Condition:
         steps = run.progress.stepped + size
         return lambda: in_round(number)() and run.progress.stepped >= steps
 
@@ -261,14 +265,14 @@ async def rounds(run: Run) -> None:
     run.ask("call", 1, size)
     marks = {"joined": lambda: run.progress.joined == size + 1, "seconds": in_round(0)}
     has_stepped = have_stepped(0)
-    values = await run.measure(lambda: has_stepped() and coordinator.has_voters, **marks)
+    values = await run.measure(lambda: has_stepped() and coordinator.has_voters, marks)
     reply(case="first-round", values=values | {"assign_s": values["seconds"] - values.pop("joined")})
     reply(case="rest", values=await run.rest())
     failed = m.WorkerFailed(coordinator.token, 0, 1, None, "exit code 1", run.now())
     run.ask("send", 2, failed)
-    reply(case="worker-failed", values=await run.measure(have_stepped(1), seconds=in_round(1)))
+    reply(case="worker-failed", values=await run.measure(have_stepped(1), {"seconds": in_round(1)}))
     run.lose(size)
-    reply(case="member-lost", values=await run.measure(have_stepped(2), seconds=in_round(2)))
+    reply(case="member-lost", values=await run.measure(have_stepped(2), {"seconds": in_round(2)}))
 
 
 async def failover(run: Run) -> None:
@@ -280,7 +284,7 @@ async def failover(run: Run) -> None:
         is_running = run.core.coordinator is not None and run.core.coordinator.phase is Phase.RUNNING
         return is_running and run.progress.welcomed >= run.size
 
-    values = await run.measure(continues, seconds=continues, office_s=lambda: run.progress.welcomed > 0)
+    values = await run.measure(continues, {"seconds": continues, "office_s": lambda: run.progress.welcomed > 0})
     reply(case="failover", values=values)
 
 
