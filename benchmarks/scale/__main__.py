@@ -1,6 +1,7 @@
 """`make bench-scale`: what a coordinator of up to 100,000 members costs, without sockets: CPU time, messages, memory.
 
-first-round    all members call at once; until each has made its first step, and the members are voters
+first-round    all members call at once; until each has made its first step
+voter-config   a spare joins; until the voter configuration that contains it is committed
 rest           a minute in which the training steps: heartbeats
 worker-failed  a worker fails, and all restart in place; until each has made its first step
 member-lost    a member is lost, and a spare takes its rank; until each has made its first step

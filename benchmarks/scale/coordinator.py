@@ -247,7 +247,7 @@ class Run:
 
 
 async def rounds(run: Run) -> None:
-    """A job from its first round on, with one spare."""
+    """A job from its first round on, with one spare, and another one that joins later."""
     size = run.size
 
     def in_round(number: int) -> Condition:
@@ -264,9 +264,14 @@ async def rounds(run: Run) -> None:
     run.ask("call", size + 1, 1)
     run.ask("call", 1, size)
     marks = {"joined": lambda: run.progress.joined == size + 1, "seconds": in_round(0)}
-    has_stepped = have_stepped(0)
-    values = await run.measure(lambda: has_stepped() and coordinator.has_voters, marks)
+    values = await run.measure(have_stepped(0), marks)
     reply(case="first-round", values=values | {"assign_s": values["seconds"] - values.pop("joined")})
+    run.ask("call", size + 2, 1)
+    await run.until(lambda: run.progress.welcomed >= size + 2)
+    configs = coordinator.state.voter_configs
+    coordinator.state.config_changes.due = run.now()  # in a large job it is due later, after many heartbeats
+    is_committed = lambda: coordinator.has_voters and len(configs.committed.voters) == size + 2  # noqa: E731
+    reply(case="voter-config", values=await run.measure(is_committed, {}))
     reply(case="rest", values=await run.rest())
     failed = m.WorkerFailed(coordinator.token, 0, 1, None, "exit code 1", run.now())
     run.ask("send", 2, failed)

@@ -11,9 +11,11 @@ SIZE = 16
 
 def test_all_members_take_part_in_the_rounds_of_one_coordinator() -> None:
     values = {sample.case: sample.values for sample in measure("rounds", SIZE, 0)}
-    assert list(values) == ["first-round", "rest", "worker-failed", "member-lost"]
-    # then each member sends its head, Hello, proof, Join, Ack, Started, first step, and acknowledges the voters
-    assert values["first-round"]["messages_in"] >= (SIZE + 1) * 4 + SIZE * 4
+    assert list(values) == ["first-round", "voter-config", "rest", "worker-failed", "member-lost"]
+    # then each member sends its head, Hello, proof, Join, Ack, Started and first step
+    assert values["first-round"]["messages_in"] >= (SIZE + 1) * 4 + SIZE * 3
+    # and a majority acknowledges the voters before they are committed
+    assert values["voter-config"]["messages_in"] > (SIZE + 2) / 2
     assert values["worker-failed"]["messages_in"] >= 1 + SIZE * 3
     assert values["member-lost"]["messages_in"] >= SIZE * 3
     # and answers two heartbeats in ten seconds
