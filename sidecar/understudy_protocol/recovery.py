@@ -101,3 +101,4 @@ class History:
     open: tuple[Recovery, ...]  # recoveries that have not ended
     failed_starts: int  # consecutive rounds that failed at their start
     drilled: Optional[DrilledRound] = None  # the newest one
+    ended: tuple[Recovery, ...] = ()  # recoveries that have just ended: observers may not know it yet

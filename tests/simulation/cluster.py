@@ -60,6 +60,7 @@ class SimulatedCluster:
     snapshots: list[Snapshot] = field(default_factory=list)  # likewise
     clocks_differ: bool = False
     hang_at_start: int = 0  # the number of workers, of those spawned next, that make no step
+    hung_at_start: float = 0.0  # when the newest of these was spawned
     appointments: list[int] = field(default_factory=list)  # epochs
     worker_faults: list[float] = field(default_factory=list)  # when workers ended for another reason than a peer's end
     culprits: set[str] = field(default_factory=set)  # names of the pods of such workers

@@ -280,7 +280,7 @@ class Invariants:
         held_at = (x.launcher.start_held_at for x in self.cluster.pods if x.launcher is not None and x.launcher.alive)
         if any(at is not None and now - at < START_LIMIT_S for at in held_at):
             self._nobody_until = now
-        since = max(training.stepped_at or 0.0, faults_over_at, self._nobody_until)
+        since = max(training.stepped_at or 0.0, faults_over_at, self._nobody_until, self.cluster.hung_at_start)
         if not self.cluster.closed() and now - since > BOUNDED_S:
             raise Violation(Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP, f"no step and no close for {now - since:.0f} s")
 

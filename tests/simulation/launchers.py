@@ -199,6 +199,7 @@ class Launcher(Process):
         worker.stuck = fate < STUCK
         if self.pod.cluster.hang_at_start:
             self.pod.cluster.hang_at_start -= 1
+            self.pod.cluster.hung_at_start = self.world.now
             self.world.log(self.pod.name, f"FAULT: its worker of rank {worker.rank} hangs before its first step")
             self.pod.cluster.fails(self.pod.name)
             worker.hung = worker.stuck = True

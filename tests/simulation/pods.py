@@ -30,6 +30,7 @@ class SimulatedPods(Protocol):
     worker_faults: list[float]  # when workers ended for another reason than a peer's end
     step_timeout_s: float  # 0: workers never hang
     hang_at_start: int  # the number of workers, of those spawned next, that make no step
+    hung_at_start: float
 
     def fails(self, pod: str) -> None: ...
     def ends_during_save(self) -> bool: ...

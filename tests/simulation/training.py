@@ -187,7 +187,7 @@ class Training:
             raise Violation(
                 Rule.A_ROUND_RESTORES_ONE_SNAPSHOT, f"round {group.token} restores {choice}, {choices} of {held}"
             )
-        if choice.saved in self._stale:
+        if choice.saved in self._stale and group.token > self.newest_stepped:  # else this round is stale itself
             raise Violation(Rule.NO_STALE_SNAPSHOT_IS_RESTORED, f"round {group.token} restores {choice}")
         self._check_newest(group, choice, common)
         return self.checkpoint[0] if choice.saved is None else choice.saved.step

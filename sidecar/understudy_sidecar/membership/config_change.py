@@ -16,8 +16,8 @@ from understudy_sidecar.membership.round_state import Phase
 from understudy_sidecar.membership.voter_config import Tally, VoterConfig
 
 MAX_STANDBY_COORDINATORS = 5
-#: Open recoveries in a snapshot: a member resends them in its Join, which must stay small.
-MAX_OPEN_RECOVERIES_SENT = 5
+#: Recoveries in a snapshot: a member resends them in its Join, which must stay small.
+MAX_RECOVERIES_SENT = 5
 #: While more members than this have not acknowledged their assignment, the coordinator sends no proposals.
 MANY_UNACKED = 100
 
@@ -120,6 +120,7 @@ def take_leader_snapshot(state: CoordinatorState) -> m.LeaderSnapshot:
     state.fault_history.on_sent(state.term)
     counted_faults = state.fault_history.newest(state.now)
     own = state.roster.members.get(state.pod_uid)
+    open_ = state.recovery_log.open_in_brief(MAX_RECOVERIES_SENT)
     return m.LeaderSnapshot(
         voter_config.version,
         tuple(sorted(voter_config.voters)),
@@ -131,9 +132,10 @@ def take_leader_snapshot(state: CoordinatorState) -> m.LeaderSnapshot:
             number,
             counted_faults,
             dict(state.fault_history.evicted),
-            state.recovery_log.open_in_brief(MAX_OPEN_RECOVERIES_SENT),
+            open_,
             state.backoff.failures,
             state.fault_history.drilled,
+            state.recovery_log.ended_in_brief(MAX_RECOVERIES_SENT - len(open_), state.now),
         ),
         state.round.token,
         tuple(state.roster.last_holders[rank] for rank in sorted(state.roster.last_holders)),

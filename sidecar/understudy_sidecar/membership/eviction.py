@@ -48,6 +48,7 @@ def restore_history(state: CoordinatorState, history: History, now: float) -> No
         return
     if state.round.phase is Phase.REBUILDING or state.round.is_first:  # the operator may not know of the first round
         state.recovery_log.restore(history.open)
+        state.recovery_log.restore_ended(history.ended)
         state.backoff.restore(history.failed_starts)
     for uid in history.evicted.keys() & state.roster.members.keys():
         evict(state, state.roster.members[uid], history.evicted[uid], now)

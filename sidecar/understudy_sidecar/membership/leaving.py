@@ -109,6 +109,8 @@ def transfer_leadership(state: CoordinatorState, reason: str) -> None:
         (standby for standby in state.config_changes.standbys if standby.pod_uid in state.roster.connected), None
     )
     if standby is not None and state.voter_configs.committed.exists:
+        if state.config_changes.snapshot_is_stale:
+            config_change.send_leader_snapshot(state)  # else the next coordinator would end a recovery once more
         state.broadcast(state.roster.links(), m.Redirect(standby.pod_uid, standby.ip))
     action = "no standby coordinator is connected" if standby is None else f"transfers leadership to {standby.pod_uid}"
     state.step_down(f"{action}: {reason}")

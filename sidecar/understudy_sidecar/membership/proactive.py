@@ -7,7 +7,8 @@ all.
   - The hardware is broken: the member saves nothing. With NextCheckpoint, or if a user drains it, the others save
     before the swap if they have all shards (leaving.py); else the swap is at once.
   - A user drains the pod, or NextCheckpoint and the node ends for maintenance or preemption: the coordinator drains all
-    actives, this one too, and swaps it when all have saved, or when the grace is over.
+    actives, this one too, and swaps it when all have saved, or when the grace is over. A user's drain waits for the
+    first step of the round, for a minute: several of them, one after the other, would stop the training meanwhile.
   - Now, and no user drains the pod: at once, and no member saves.
 The coordinator swaps its own pod only if a standby coordinator is connected; before a drain it transfers its
 leadership, and the next coordinator decides.
@@ -19,7 +20,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.enums import Fault, FaultClass, Proactive
 from understudy_protocol.observer import Cause, DrainRequest
 from understudy_protocol.recovery import DRAIN_REASON, SWAP_REASON
-from understudy_sidecar.membership import config_change, eviction, faults, leaving
+from understudy_sidecar.membership import config_change, eviction, faults, leaving, round_progress
 from understudy_sidecar.membership.coordinator_state import CoordinatorState, Swap
 from understudy_sidecar.membership.node_facts import MAX_FINDING_CHARS
 from understudy_sidecar.membership.roster import MemberRecord
@@ -36,7 +37,7 @@ def on_time(state: CoordinatorState, now: float) -> None:
     _end_drains(state, now)
     if not _may_begin(state):
         return
-    checked = (state.version, state.nodes.count_findings(now))
+    checked = (state.version, state.nodes.count_findings(now), _may_drain(state))
     if checked == state.swaps.checked:
         return  # do not check thousands of members at each event
     state.swaps.checked = checked
@@ -83,8 +84,14 @@ def _members_at_risk(state: CoordinatorState) -> list[MemberRecord]:
     return sorted(risks, key=lambda x: (x.uid != state.pod_uid, not state.hardware_finding(x.node)))
 
 
+def _may_drain(state: CoordinatorState) -> bool:
+    """Whether the running round has made a step, or has run for so long that its script may report none."""
+    started_at = state.round.started_at
+    return started_at is None or state.now >= started_at + round_progress.STARTED_WELL_S
+
+
 def _is_at_risk(state: CoordinatorState, member: MemberRecord) -> bool:
-    if member.uid in state.swaps.requests:
+    if member.uid in state.swaps.requests and _may_drain(state):
         return True
     return state.shape.proactive is not Proactive.OFF and bool(state.node_finding(member.node))
 

@@ -25,6 +25,7 @@ from understudy_protocol.recovery import MAX_CONSEQUENCE_CHARS, MAX_CONSEQUENCES
 
 MAX_RECOVERIES = 10
 #: The reason of a worker's fault without one: a coordinator that counts a fault adds a reason.
+ENDED_S = 30.0  # for so long after its end, a next coordinator reports a recovery too
 NOT_COUNTED = "the previous coordinator was lost before it charged the fault"
 WORKER_FAULTS = (Fault.PROCESS, Fault.HANG)
 
@@ -209,16 +210,28 @@ class RecoveryLog:
         self.open = []
         return done
 
+    def restore_ended(self, entries: Iterable[Recovery]) -> None:
+        """Take the recoveries that ended shortly before the previous coordinator did."""
+        known = {entry.detected_at for entry in self._done}
+        self._done.extend(entry for entry in entries if entry.detected_at not in known)
+
     def open_in_brief(self, limit: int) -> tuple[Recovery, ...]:
         """The newest open entries for a next coordinator, without the texts that only describe them."""
-        return tuple(
-            replace(entry, cause=replace(entry.cause, traceback=""), consequences=(), consequence_count=0)
-            for entry in self.open[-limit:]
-        )
+        return tuple(map(_in_brief, self.open[-limit:]))
+
+    def ended_in_brief(self, limit: int, now: float) -> tuple[Recovery, ...]:
+        """The newest entries that have ended within ENDED_S, likewise."""
+        ended = [(entry, entry.running_at if entry.resumed_at is None else entry.resumed_at) for entry in self._done]
+        recent = [entry for entry, at in ended if at is not None and at >= now - ENDED_S]
+        return tuple(map(_in_brief, recent[len(recent) - min(limit, len(recent)) :]))
 
     def newest(self) -> tuple[Recovery, ...]:
         """The newest ten, oldest first, including the open ones."""
         return tuple([*self._done, *self.open][-MAX_RECOVERIES:])
+
+
+def _in_brief(entry: Recovery) -> Recovery:
+    return replace(entry, cause=replace(entry.cause, traceback=""), consequences=(), consequence_count=0)
 
 
 def _worker(failure: Cause | Consequence) -> tuple[int | None, str]:

@@ -170,6 +170,16 @@ def test_a_coordinator_whose_pod_leaves_transfers_its_leadership() -> None:
     assert driven.take("active-1", m.Drain) == []  # the next coordinator decides that
 
 
+def test_before_a_transfer_of_its_leadership_the_coordinator_sends_what_the_next_one_does_not_know() -> None:
+    driven = committed()
+    driven.coordinator.state.pod_uid = "uid-active-0"
+    driven.take("spare-0", m.LeaderSnapshot)
+    driven.coordinator.state.config_changes.send_snapshot_later(driven.now)
+    driven.receive("active-0", m.Leaving("deleted", 30.0))
+    kinds = [type(message) for message in driven.sent["spare-0"]]
+    assert kinds.index(m.LeaderSnapshot) < kinds.index(m.Redirect)
+
+
 def test_after_a_freeze_the_coordinator_decides_nothing_before_a_majority_has_answered() -> None:
     driven = committed()
     due = driven.coordinator.deadline()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.sidecar.membership.driven import START, DrivenCoordinator, running
@@ -110,6 +112,31 @@ def test_a_join_with_the_whole_history_is_not_too_long_for_a_coordinator() -> No
     assert len(history.counted_faults) == INHERITED
     join = m.Join("u" * 36, long_name, long_name, "10.0.0.1", 1, ROUND, 1, RUNNING, 4000, history=history)
     assert len(compiled.encode(join)) < MEMBER_BYTES
+
+
+def test_a_recovery_that_has_just_ended_is_in_the_history_for_half_a_minute() -> None:
+    """Observers get a snapshot five times a second, and this coordinator may be lost before the next one."""
+    driven = running()
+    driven.later(CONFIG_CHANGE_S + 0.1, *ALL_MEMBERS)
+    driven.fail_worker("active-1")
+    driven.report_started("active-0", "active-1")
+    driven.report_step("active-0", 2, 0.125)
+    ended = driven.recovery()
+    driven.later(CONFIG_CHANGE_S + 0.1, *ALL_MEMBERS)
+    history = driven.take("spare-0", m.LeaderSnapshot)[-1].history
+    assert (history.open, [(x.detected_at, x.pause_s) for x in history.ended]) == ((), [(ended.detected_at, 0.125)])
+    driven.later(36.0, *ALL_MEMBERS)
+    later = driven.coordinator.leader_snapshot().history
+    assert later is not None
+    assert later.ended == ()
+
+
+def test_a_new_coordinator_reports_a_recovery_that_had_just_ended() -> None:
+    """Found by the simulation (seed 951021): the operator took the whole pause for training."""
+    entry = replace(lasting(Fault.POD, LOST, strategy=Strategy.SPARE_SWAP), resumed_at=START - 1.0, pause_s=4.2)
+    driven = elected(history(ended=(entry,)))
+    claims(driven)
+    assert driven.coordinator.snapshot().recoveries == (entry,)
 
 
 def test_of_two_recoveries_that_wait_for_their_round_each_lost_pod_is_reported() -> None:

@@ -17,6 +17,9 @@ PAIRS = ((0, 1), (2, 3), (4, 5))
 ALL_MEMBERS = ("active-0", "active-1", "active-2", "spare-0")
 
 
+ALL_ACTIVES = ("active-0", "active-1", "active-2")
+
+
 def job(proactive: Proactive, **given: Any) -> DrivenCoordinator:
     return running(3, proactive=proactive, grace_s=GRACE_S, **given)
 
@@ -231,6 +234,35 @@ def test_a_drained_pod_trains_on_until_a_spare_waits_that_is_not_drained() -> No
     assert (drains(driven), evicted(driven)) == ({}, [])
     driven.join("spare-7")
     assert set(drains(driven)) == {"active-0", "active-1", "active-2"}
+
+
+def drained_one_after_the_other() -> DrivenCoordinator:
+    """Two drained pods, and one spare at a time: the first pod is replaced, and another spare waits."""
+    driven = job(Proactive.OFF)
+    user_drains(driven, "active-1", "active-2")
+    drains(driven)
+    drained(driven, *ALL_ACTIVES)
+    assert driven.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2}
+    driven.join("spare-7")
+    return driven
+
+
+def test_the_training_makes_a_step_between_two_drains() -> None:
+    """Found by the simulation (seed 904862): four drained pods, and no step for two minutes."""
+    driven = drained_one_after_the_other()
+    driven.report_started("active-0", "spare-0", "active-2")
+    assert drains(driven) == {}
+    driven.report_step("spare-0", 2)
+    assert set(drains(driven)) == {"active-0", "spare-0", "active-2"}
+
+
+def test_a_drain_waits_at_most_a_minute_for_the_first_step_of_a_round() -> None:
+    driven = drained_one_after_the_other()
+    driven.report_started("active-0", "spare-0", "active-2")
+    driven.later(59.9, "active-0", "spare-0", "active-2", "spare-7")
+    assert drains(driven) == {}
+    driven.later(0.2, "active-0", "spare-0", "active-2", "spare-7")
+    assert set(drains(driven)) == {"active-0", "spare-0", "active-2"}
 
 
 def test_a_withdrawn_drain_replaces_no_pod() -> None:
