@@ -169,6 +169,9 @@ logs:  ## the logs of every pod and component, into build/logs
 bench-rendezvous:  ## how long a rendezvous takes, next to its peers: an hour; ARGS="--sizes 64 --runs 1" and the like
 	$(PY) -m benchmarks.rendezvous $(ARGS)
 
+bench-scale:  ## what a coordinator of up to 100,000 members costs, without sockets: a quarter of an hour; ARGS="--sizes 1024 --runs 1" and the like
+	$(PY) -m benchmarks.scale $(ARGS)
+
 bench-recovery:  ## how long until a training goes on after a fault, next to its peers, on network namespaces: hours, in parts with ARGS="--cases worker --resume" and the like
 	$(PY) -m benchmarks.recovery $(ARGS)
 

@@ -33,6 +33,7 @@ from benchmarks.recovery.plan import SYSTEMS
 from benchmarks.rendezvous.goals import GOALS as RENDEZVOUS
 from benchmarks.report import RESULTS
 from benchmarks.rollout.goals import GOALS as ROLLOUT
+from benchmarks.scale.table import cost_rows
 from benchmarks.snapshot import GOALS as SNAPSHOT
 from benchmarks.step import GOALS as STEP
 from benchmarks.webhook.goals import GOALS as WEBHOOK
@@ -58,6 +59,7 @@ GOALS: dict[str, Sequence[Goal]] = {
     "step": STEP,
     "webhook": WEBHOOK,
     "injection": (),  # measured by tests/e2e/test_inject.py
+    "scale": (),
 }
 #: By benchmark, the systems that are compared in each case.
 PLANNED: dict[str, dict[str, Sequence[str]]] = {"recovery": {case.value: systems for case, systems in SYSTEMS.items()}}
@@ -163,6 +165,10 @@ def _headline(name: str, source: Source) -> list[tables.Row]:
     return headline_rows(source.records, source.measured)
 
 
+def _records_of(file: Path) -> list[Record]:
+    return sum_up(x for session in read_sessions(file) for x in session.samples)
+
+
 _KINDS: dict[str, Callable[[str, Source], list[tables.Row]]] = {
     "records": _records,
     "goals": _goals,
@@ -171,6 +177,7 @@ _KINDS: dict[str, Callable[[str, Source], list[tables.Row]]] = {
 }
 #: By marker: the file, the command that writes it, and a function that returns the rows.
 _OF_RESULTS: dict[tuple[str, str], tuple[str, str, Callable[[Path], Sequence[tables.Row]]]] = {
+    ("scale", "costs"): ("scale.json", "make bench-scale", lambda file: cost_rows(_records_of(file))),
     ("simulation", "nights"): ("nights.json", "make test-all", lambda file: night_rows(read_nights(file))),
     ("frameworks", "matrix"): ("frameworks.json", "make frameworks", lambda file: matrix_rows(read_results(file))),
     ("frameworks", "runs"): ("frameworks.json", "make frameworks", lambda file: framework_run_rows(read_results(file))),

@@ -52,6 +52,12 @@ UNITS = {
     "max_ms": "ms",
     "added_p99_ms": "ms",
     "reconciles": "1/s",
+    "core_s": "s",
+    "wire_s": "s",
+    "messages_out": "messages",
+    "messages_in": "messages",
+    "mb_out": "MB",
+    "mb_in": "MB",
 }
 
 

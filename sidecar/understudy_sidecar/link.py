@@ -1,9 +1,9 @@
 """One WebSocket, of either side: whole messages in and out of a TCP connection, without a task or a queue of its own.
 
 Rules: `send` never waits; all replies to one read go out in one write. If more than UNSENT_BYTES wait when the next
-message comes, the peer reads too slowly: the link is cut and logged once. The peer may call again, and no other link
-waits for it. A protocol error ends only this connection. Server and client subclass `Link`; CallerLinks uses its upper
-half.
+message comes, besides the longest of the waiting messages, the peer reads too slowly: the link is cut and logged once.
+The peer may call again, and no other link waits for it. A protocol error ends only this connection. Server and client
+subclass `Link`; CallerLinks uses its upper half.
 
 After `seal_with` all messages are encrypted, both ways; a message that was changed on its way ends the connection. A
 close frame is not encrypted: an attacker that can forge one can cut the connection anyway. Pings and pongs are ignored.
@@ -47,6 +47,7 @@ class Link(asyncio.Protocol):
         self._bytes_read = 0  # bytes read from the peer, until it is proven
         self._reading = False
         self._replies: list[bytes] = []  # to the data that is being read: they go out in one write
+        self._longest_unsent = 0  # bytes of a message
         self._transport: asyncio.Transport | None = None
         self._is_ending = False  # hung up or cut: no more reads or sends
         self._has_ended = False
@@ -231,10 +232,12 @@ class Link(asyncio.Protocol):
         if self._is_ending or self._transport is None:
             return
         waiting = self._transport.get_write_buffer_size()
-        if waiting > UNSENT_BYTES:
-            log.warning(
-                "%s reads too slowly: %d bytes unsent, limit %d; disconnected", self.peer, waiting, UNSENT_BYTES
-            )
+        # A standby coordinator of a large job gets a leader snapshot of some MB, and with it the next message.
+        longest = self._longest_unsent if waiting else 0
+        self._longest_unsent = max(longest, len(message))
+        if waiting > UNSENT_BYTES + longest:
+            limit = UNSENT_BYTES + longest
+            log.warning("%s reads too slowly: %d bytes unsent, limit %d; disconnected", self.peer, waiting, limit)
             self.cut()
         elif self._reading:
             self._replies.append(self._framed(message))

@@ -39,8 +39,7 @@ def on_join(state: CoordinatorState, link: int, join: m.Join, now: float) -> Non
     state.nodes.restore(join)
     if join.stepped > state.round.stepped:  # members that made only an earlier step cannot measure the pause
         state.round.restore_step(join.stepped)
-        for active in state.roster.active_members():
-            active.measures_pause = active.measures_pause and active.stepped == join.stepped
+        state.roster.limit_measuring(join.stepped)
     record = state.roster.members.get(join.pod_uid)
     if record is not None and record.link != link:
         state.hang_up(record.link, "superseded by a newer connection of the same pod")

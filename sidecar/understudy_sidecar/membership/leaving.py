@@ -135,7 +135,7 @@ def waits_for_saves(state: CoordinatorState, now: float) -> bool:
 
 
 def deadline(state: CoordinatorState) -> float | None:
-    times = list(state.roster.leaving.values())
+    times = [state.roster.leaving_due] if state.roster.leaving else []
     if state.draining is not None and state.now < state.draining.until:
         times.append(state.draining.until)
     return min(times, default=None)
@@ -143,10 +143,8 @@ def deadline(state: CoordinatorState) -> float | None:
 
 def on_time(state: CoordinatorState, now: float) -> None:
     """Lose the leaving members whose time is over; recover drained members if no round would follow otherwise."""
-    for uid in [uid for uid, until in state.roster.leaving.items() if now >= until]:
-        faults.lose_member(
-            state, state.roster.members[uid], Fault.POD, "its pod was asked to end, and its grace is over", now
-        )
+    for member in state.roster.end_grace_periods(now):
+        faults.lose_member(state, member, Fault.POD, "its pod was asked to end, and its grace is over", now)
     if state.draining is None:
         return
     if now >= state.draining.until:
@@ -179,6 +177,9 @@ def _save_s(grace_s: float) -> float:
 
 
 def _drain_until(state: CoordinatorState, token: RoundToken, until: float, now: float) -> None:
+    """If the others have to be done earlier already, do nothing: the pods of a rack leave at the same time."""
+    if state.draining is not None and now < state.draining.until <= until:
+        return
     others = [
         x
         for x in state.roster.active_members()

@@ -106,10 +106,10 @@ def lose_silent(state: CoordinatorState, silent: list[SilentMember], now: float)
 
 def is_consequence(state: CoordinatorState, now: float) -> bool:
     """Whether workers fail because a member leaves (the next round follows its end), or because one is silent."""
-    active = state.roster.active_members()
-    if any(x.uid in state.roster.leaving for x in active):
+    members = state.roster.members
+    if any(members[uid].group_rank is not None for uid in state.roster.leaving):
         return True
-    suspects = [x for x in active if x.uid in state.roster.suspects]
+    suspects = [members[uid] for uid in state.roster.suspects if members[uid].group_rank is not None]
     if not suspects or not state.has_majority():
         return False
     reason = "its connection went silent, and workers of other pods failed or hang"

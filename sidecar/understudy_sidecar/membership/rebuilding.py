@@ -49,6 +49,8 @@ class PreviousRound:
 
 def rebuild(state: CoordinatorState, now: float) -> None:
     """REBUILDING: adopt the previous round, or find its missing members."""
+    if not _may_have_enough_members(state) and now < state.since + REBUILD_S:
+        return
     previous = find_previous_round(state)
     if not previous.is_complete and now < _rebuild_deadline(state, previous):
         return
@@ -255,9 +257,27 @@ def _continues_recovery(state: CoordinatorState, now: float, *, may_charge: bool
     return True
 
 
+def _may_have_enough_members(state: CoordinatorState) -> bool:
+    """A cheap first check: members join by the thousand. False only if neither the previous round can be complete, nor
+    all expected members can have joined.
+    """
+    if len(state.roster.connected) >= (state.shape.min_actives or state.shape.actives):
+        return True
+    return len(state.roster.members) + len(_gone(state)) >= len(_expected(state))
+
+
+def _expected(state: CoordinatorState) -> frozenset[str]:
+    """uids; empty: not known."""
+    return state.previous.running_pods or state.voter_configs.committed.voters
+
+
+def _gone(state: CoordinatorState) -> set[str]:
+    """uids of pods that do not join any more."""
+    return {state.previous.coordinator_uid, *state.fault_history.evicted}
+
+
 def _rebuild_deadline(state: CoordinatorState, previous: PreviousRound) -> float:
-    expected = state.previous.running_pods or state.voter_configs.committed.voters
-    gone = {state.previous.coordinator_uid, *state.fault_history.evicted}
+    expected, gone = _expected(state), _gone(state)
     if not expected or expected - state.roster.members.keys() - gone:
         return state.since + REBUILD_S
     if state.previous.running_pods:

@@ -3,6 +3,7 @@
 Facts only; other modules decide. All lookups that happen per message are O(1).
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -33,7 +34,6 @@ class MemberRecord:
     kept: tuple[KeptSteps, ...] | None = field(init=False)  # the copies that it kept then; None: not known yet
     assign: Assign | None = None  # of the running round; sent again to a member that reconnects without it
     stepped: RoundToken = field(init=False)  # the newest round in which its workers have made a step
-    measures_pause: bool = False  # it made the last step before the running round: it can measure the pause
     leaving_until: float | None = None
     starts_fresh: str = ""  # why its workers start as new processes instead of forks
     answered: int = 0  # the number of the newest heartbeat that it has answered
@@ -61,8 +61,10 @@ class Roster:
     members: dict[str, MemberRecord] = field(default_factory=dict)
     holders: list[str | None] = field(default_factory=list)
     finished: set[int] = field(default_factory=set)  # group ranks whose workers all exited 0 in the running round
-    suspects: dict[str, float] = field(default_factory=dict)  # uid -> since when its connection is silent
+    suspects: dict[str, float] = field(default_factory=dict)  # uid -> since when its connection is silent; oldest first
     leaving: dict[str, float] = field(default_factory=dict)  # uid -> the end of its grace period
+    leaving_due: float = math.inf  # when the first grace period ends, or earlier
+    measuring: set[str] = field(default_factory=set)  # actives that made the last step before the running round
     unacked: set[str] = field(default_factory=set)  # actives that have not acknowledged the running round
     starting: set[str] = field(default_factory=set)  # actives whose workers are not known to run yet
     domains: dict[int, str] = field(default_factory=dict)  # group rank -> topology domain of its last holder
@@ -114,11 +116,13 @@ class Roster:
             pending.pop(member.uid, None)
         self.unacked.discard(member.uid)
         self.starting.discard(member.uid)
+        self.measuring.discard(member.uid)
         if member.group_rank is not None:
             self.holders[member.group_rank] = None
 
     def suspect(self, member: MemberRecord, now: float) -> None:
         """The member's connection is silent, or was closed although its workers may still run."""
+        self.suspects.pop(member.uid, None)
         self.suspects[member.uid] = now
 
     def restart_suspicions(self, now: float) -> None:
@@ -128,6 +132,14 @@ class Roster:
     def set_leaving(self, member: MemberRecord, until: float) -> None:
         """The member gets no rank any more, and ends by this time."""
         self.leaving[member.uid] = until
+        self.leaving_due = min(self.leaving_due, until)
+
+    def end_grace_periods(self, now: float) -> list[MemberRecord]:
+        """The members whose grace periods have ended. Looks at all that leave only when one is due."""
+        if now < self.leaving_due:
+            return []
+        self.leaving_due = min((until for until in self.leaving.values() if now < until), default=math.inf)
+        return [self.members[uid] for uid, until in self.leaving.items() if now >= until]
 
     def keep(self, member: MemberRecord) -> None:
         """The member does not leave after all."""
@@ -138,6 +150,14 @@ class Roster:
         self.unacked = {member.uid for member in active}
         self.starting = set(self.unacked)
         self.finished.clear()
+
+    def set_measuring(self, uids: Iterable[str]) -> None:
+        """These actives can measure the pause before the round that begins."""
+        self.measuring = set(uids)
+
+    def limit_measuring(self, stepped: RoundToken) -> None:
+        """The last step before the running round was made in this round."""
+        self.measuring = {uid for uid in self.measuring if self.members[uid].stepped == stepped}
 
     def on_acked(self, uid: str) -> bool:
         """Whether all members have acknowledged their assignments now."""

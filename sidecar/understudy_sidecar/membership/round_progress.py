@@ -53,8 +53,8 @@ def on_step(state: CoordinatorState, member: MemberRecord, progress: m.Progress,
     member.stepped = state.round.token
     if not state.recovery_log.awaits_step(state.round.token.round):
         return
-    measured = progress.pause_s if member.measures_pause else None
-    if measured is not None or not any(x.measures_pause for x in state.roster.active_members()):
+    measured = progress.pause_s if member.uid in state.roster.measuring else None
+    if measured is not None or not state.roster.measuring:
         _on_recovered(state, state.recovery_log.on_step(state.round.token.round, now, measured), now)
 
 

@@ -226,9 +226,10 @@ def _assign(state: CoordinatorState) -> None:
     plans = copies.plan_round(state, active)
     for rank, member in enumerate(active):
         member.workers = WorkersState.STARTING
-        member.measures_pause = newest and member.stepped == state.round.stepped != NO_ROUND
         place = (rank, len(active), rank * nproc, world, master_ip, port, reason, agent_store)
         member.assign = m.Assign(state.round.token, *place, plans.get(member.uid))
         state.send(member, member.assign)
     state.roster.begin_round(active)
+    is_known = newest and state.round.stepped != NO_ROUND
+    state.roster.set_measuring(x.uid for x in active if is_known and x.stepped == state.round.stepped)
     restoring.begin(state, active)

@@ -63,7 +63,7 @@ class SilenceWatch:
     ack_is_late_at: float | None = None  # when the machines of members that have not acknowledged are looked at
     probe: _Probe | None = None
     lease_s: float = 0.0  # after which disconnected members end their workers; 0: never
-    _heartbeat_queue: list[str] = field(default_factory=list)  # uids that this turn of heartbeats has not reached yet
+    _heartbeat_queue: list[str] = field(default_factory=list)  # uids that get a heartbeat in this turn; last first
 
     def heartbeat_s_of(self, members: int) -> float:
         """The heartbeat interval of a job of this size. At least three intervals fit into the lease."""
@@ -144,7 +144,7 @@ class SilenceWatch:
     def deadline(self, roster: Roster, steps: StepWatch) -> float:
         times = [self.heartbeat_at]
         if roster.suspects:
-            times.append(min(roster.suspects.values()) + self.timeouts.silent_after_s)
+            times.append(next(iter(roster.suspects.values())) + self.timeouts.silent_after_s)
         times += [at for at in (self.ack_until, self.ack_is_late_at) if at is not None]
         if self.probe is not None and not self.probe.is_done:
             times.append(self.probe.until)
@@ -156,10 +156,11 @@ class SilenceWatch:
         self, roster: Roster, now: float, number: int
     ) -> tuple[list[MemberRecord], list[SilentMember]]:
         if not self._heartbeat_queue:
-            self._heartbeat_queue = sorted(roster.connected)
+            self._heartbeat_queue = sorted(roster.connected, reverse=True)
         slices = max(1, -(-len(roster.connected) // SLICE))
         self.heartbeat_at = now + self.heartbeat_s_of(len(roster.connected)) / slices
-        uids, self._heartbeat_queue = self._heartbeat_queue[:SLICE], self._heartbeat_queue[SLICE:]
+        uids = self._heartbeat_queue[: -SLICE - 1 : -1]
+        del self._heartbeat_queue[-SLICE:]
         probed = [roster.members[uid] for uid in uids if uid in roster.connected]
         for member in probed:
             member.unanswered.append(number)
@@ -183,6 +184,8 @@ class SilenceWatch:
                 yield SilentMember(member, "its connection went silent and the training makes no progress")
             elif now >= since + self.timeouts.silent_after_s:
                 yield SilentMember(member, f"its connection has been silent for {self.timeouts.silent_after_s:g} s")
+            elif not is_stopped:
+                return  # all others are suspects since later
 
     def _unacknowledged(self, roster: Roster, now: float) -> Iterable[SilentMember]:
         if self.ack_until is None or now < self.ack_until:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -16,10 +17,12 @@ from tests.unit.virtual_time import in_virtual_time
 from understudy_protocol import membership as m
 from understudy_protocol import wire
 from understudy_protocol.enums import NO_CONFIG, CloseReason
+from understudy_protocol.hard_state import HardState
 from understudy_sidecar import client as client_module
 from understudy_sidecar.client import Address
+from understudy_sidecar.records import record_hard_state, recorded_hard_state
 
-MESSAGE_BYTES = 4 << 20
+MESSAGE_BYTES = 16 << 20
 
 # Which addresses it calls, and when
 
@@ -204,16 +207,26 @@ async def test_garbage_from_the_coordinator_ends_the_connection_once(text: str) 
         assert (len(calls.ups), calls.downs) == (1, 1)
 
 
-async def test_the_voter_configuration_of_a_standby_coordinator_may_be_as_long_as_ten_thousand_members_need(
-    served: ServedSidecar,
+async def test_a_standby_coordinator_gets_the_leader_snapshot_of_the_largest_job(
+    served: ServedSidecar, tmp_path: Path
 ) -> None:
-    uids = tuple(f"0b2dfb52-5b4b-4a9a-9a1f-{number:012d}" for number in range(10_500))
-    snapshot = m.LeaderSnapshot(NO_CONFIG, voters=uids, old_voters=uids, coordinator_uid="", recoveries_by_strategy={})
+    # given a job of 20,000 pods with names of 63 characters, while its voter configuration changes
+    uids = tuple(f"0b2dfb52-5b4b-4a9a-9a1f-{number:012d}" for number in range(20_000))
+    holders = tuple(m.RankHolder(rank, uid, f"{rank:063}", f"{rank:063}") for rank, uid in enumerate(uids))
+    snapshot = m.LeaderSnapshot(
+        NO_CONFIG, uids, old_voters=uids, coordinator_uid="", recoveries_by_strategy={}, rank_holders=holders
+    )
     async with dialing(at(served)) as calls:
         await until(lambda: calls.messages)
+        # when the coordinator sends its leader snapshot
         served.handler.links[0].send(snapshot)
+        # then the member receives it, and the next process of its sidecar can read it
         await until(lambda: len(calls.messages) == 2)
         assert calls.messages[1] == snapshot
+    record_hard_state(tmp_path, HardState(leader_snapshot=snapshot))
+    assert recorded_hard_state(tmp_path) == HardState(leader_snapshot=snapshot)
+    # and two of these files fit into the volume
+    assert 2 * (tmp_path / "hard-state.json").stat().st_size < 32 << 20
 
 
 async def test_a_message_of_an_unknown_type_is_dropped(served: ServedSidecar) -> None:

@@ -179,17 +179,33 @@ async def test_flushed_waits_no_longer_than_its_limit() -> None:
         assert not link.has_ended()
 
 
-async def test_one_long_message_does_not_disconnect_the_peer_and_the_next_one_does() -> None:
-    """Only unsent bytes count: the voter configuration of a standby coordinator may be longer than the limit."""
+async def test_one_long_message_does_not_disconnect_the_peer_and_as_much_again_does() -> None:
+    """Only unsent bytes count: the leader snapshot of a standby coordinator may be longer than the limit."""
     async with connected() as (link, peer):
         link.send_encoded(b"x" * (16 << 20))
         assert await asyncio.get_running_loop().sock_recv(peer, 1000)  # the message is being written
         assert link.unsent() > UNSENT_BYTES
+        link.send_encoded(b"x" * (16 << 20))
         assert link.ends == []
         link.send(Port(1))
         await until(lambda: link.ends)
         assert link.unsent() == 0
         link.send(Port(2))  # sends nothing on a connection that has ended
+
+
+async def test_a_message_may_follow_at_once_on_one_that_is_longer_than_the_limit() -> None:
+    async with connected() as (link, peer):
+        # given a socket whose kernel takes as little at once as that of a new connection to another machine
+        link.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+        reading = asyncio.create_task(all_of(peer))
+        # when a leader snapshot of 10,000 members is sent, and a short message with it
+        link.send_encoded(b"x" * 2_400_000)
+        assert link.unsent() > UNSENT_BYTES
+        link.send(Port(1))
+        link.hangup()
+        # then the peer gets both
+        port = frame(Opcode.TEXT, wire.encode(Port(1)).encode(), masked=False)
+        assert (await reading).endswith(b"x" + port + GOODBYE)
 
 
 async def test_a_reader_that_keeps_up_stays_connected() -> None:

@@ -170,7 +170,7 @@ def _as_job_controller(job: Job, place: PodPosition) -> dict[str, str]:
 def volumes(job: Job) -> list[dict[str, Any]]:
     return [
         {"name": names.SHARED_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
-        {"name": names.STATE_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}},
+        {"name": names.STATE_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "32Mi"}},
         {"name": names.KEY_VOLUME, "secret": {"secretName": membership_secret_name(job), "defaultMode": 0o444}},
         *_node_volume(job),
         _verdict_volume(),

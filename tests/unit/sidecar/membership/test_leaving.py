@@ -28,6 +28,21 @@ def test_all_other_actives_are_drained_so_that_a_save_can_have_all_ranks() -> No
     assert driven.take("spare-0", m.Drain) == []
 
 
+def test_members_that_leave_together_drain_the_others_once() -> None:
+    driven = running(5)
+    # when a rack is drained
+    for number in range(3):
+        driven.receive(f"active-{number}", LEAVING)
+    assert [len(driven.take(f"active-{rank}", m.Drain)) for rank in (3, 4)] == [1, 1]
+
+
+def test_a_member_that_leaves_with_a_shorter_grace_drains_the_others_again() -> None:
+    driven = running(3)
+    driven.receive("active-0", LEAVING)
+    driven.receive("active-1", m.Leaving("its node is preempted", 10.0))
+    assert [x.grace_s for x in driven.take("active-2", m.Drain)] == [28.0, 9.0]
+
+
 def test_the_next_round_follows_when_all_have_saved_and_the_member_has_gone() -> None:
     driven = running(3)
     driven.receive("active-0", LEAVING)

@@ -1,0 +1,50 @@
+"""The benchmark of large jobs: its members play whole rounds with a real coordinator, and its table has the medians."""
+
+from __future__ import annotations
+
+from benchmarks.records import Record
+from benchmarks.scale.__main__ import measure
+from benchmarks.scale.table import cost_rows
+
+SIZE = 16
+
+
+def test_all_members_take_part_in_the_rounds_of_one_coordinator() -> None:
+    values = {sample.case: sample.values for sample in measure("rounds", SIZE, 0)}
+    assert list(values) == ["first-round", "voter-config", "rest", "worker-failed", "member-lost"]
+    # then each member sends its head, Hello, proof, Join, Ack, Started and first step
+    assert values["first-round"]["messages_in"] >= (SIZE + 1) * 4 + SIZE * 3
+    # and a majority acknowledges the voters before they are committed
+    assert values["voter-config"]["messages_in"] > (SIZE + 2) / 2
+    assert values["worker-failed"]["messages_in"] >= 1 + SIZE * 3
+    assert values["member-lost"]["messages_in"] >= SIZE * 3
+    # and answers two heartbeats in ten seconds
+    assert values["rest"]["messages_in"] >= 2 * (SIZE + 1)
+    for used in values.values():
+        assert min(used["core_s"], used["wire_s"], used["mb_out"], used["peak_rss_mb"]) > 0
+
+
+def test_all_members_elect_another_coordinator_and_join_it() -> None:
+    (sample,) = measure("failover", SIZE, 3)
+    assert (sample.case, sample.size, sample.run) == ("failover", SIZE, 3)
+    # then each member sends its head, Hello, proof, Join, and a majority its vote before the others
+    assert sample.values["messages_in"] >= SIZE * 4 + SIZE // 2 + 1
+    assert sample.values["office_s"] <= sample.values["seconds"]
+
+
+def test_the_table_has_a_row_for_each_case_and_size() -> None:
+    records = [
+        Record("understudy", "rest", size, metric, "", value, value, value, 3)
+        for size, metric, value in (
+            (1000, "core_s", 0.02),
+            (1000, "wire_s", 0.03),
+            (1000, "messages_out", 12_000.0),
+            (100, "core_s", 0.004),
+            (100, "wire_s", 0.001),
+        )
+    ]
+    head, small, large = cost_rows(records)
+    found = [dict(zip(head, row, strict=True)) for row in (small, large)]
+    assert [x["members"] for x in found] == ["100", "1,000"]
+    assert [x["us_per_member"] for x in found] == ["50", "50"]
+    assert [x["messages_out"] for x in found] == ["", "12,000"]
