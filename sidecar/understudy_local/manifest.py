@@ -35,6 +35,7 @@ def sidecar_environment(manifest: Manifest, place: Place, own: Mapping[str, str]
     """own: this process's environment."""
     env = _variables(manifest["spec"]["initContainers"][0], place)
     ours = {
+        names.ENV_SHARED_FOLDER: str(place.folder),
         names.ENV_LISTEN: place.ip,
         names.ENV_KEY_FOLDER: str(place.key_folder),
         names.ENV_STATE_FOLDER: str(place.folder),
@@ -46,6 +47,7 @@ def sidecar_environment(manifest: Manifest, place: Place, own: Mapping[str, str]
 def launcher_environment(manifest: Manifest, place: Place, own: Mapping[str, str]) -> dict[str, str]:
     """The user's own environment comes first, as in a terminal. Python's output is unbuffered."""
     env = {**_LOOPBACK, "PYTHONUNBUFFERED": "1", **own, **_variables(_trainer(manifest), place)}
+    env[names.ENV_SHARED_FOLDER] = str(place.folder)
     if place.devices is not None:
         env[_DEVICES] = ",".join(place.devices)
     return env

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from understudy_launcher import events as e
-from understudy_launcher.learning import LEARN_AFTER_S, LEARN_WITHIN_S, Learning, State
+from understudy_launcher.learning import Learning, State
 from understudy_protocol.launcher import Learned
 
 
@@ -23,7 +23,7 @@ def test_the_modules_are_learned_at_the_first_step_of_the_first_worker() -> None
 def test_without_a_step_they_are_learned_after_a_time() -> None:
     learning = watching(now=100.0)
     assert learning.deadline() == 160.0
-    assert (LEARN_AFTER_S, learning.on_time(159.9)) == (60.0, [])
+    assert learning.on_time(159.9) == []
     assert learning.on_time(160.0) == [e.Learn(None)]
 
 
@@ -79,7 +79,7 @@ def test_after_five_refused_modules_only_those_before_the_fifth_are_learned() ->
 def test_an_import_that_takes_too_long_or_ends_its_process_ends_the_learning() -> None:
     learning = watching()
     learning.stepped(0, 5.0)
-    assert (LEARN_WITHIN_S, learning.deadline()) == (180.0, 185.0)
+    assert learning.deadline() == 185.0
     late = learning.on_time(185.0)
     assert late[0] == e.EndLearning()
     assert learning.state is State.OFF

@@ -15,7 +15,6 @@ from tests.unit.zygote.forking import MODULE
 from understudy_launcher import events as e
 from understudy_launcher.command import python_program
 from understudy_launcher.fork_server import ForkServer
-from understudy_launcher.processes import RECORD_BYTES
 from understudy_launcher.zygote import ForkRequest, WorkerStatus, ZygoteMessage
 
 #: The first line of each script: whether the module `big` is imported already.
@@ -32,7 +31,7 @@ class Training:
         self._folder, self._messages = folder, list[ZygoteMessage]()
         self.server = ForkServer(program, command, MODULE, lambda fd: None, lambda fd: None)
         self.record = os.memfd_create("imports")
-        os.ftruncate(self.record, RECORD_BYTES)
+        os.ftruncate(self.record, 1 << 18)
         self._env = {**os.environ, **env}
         self.start()
 
