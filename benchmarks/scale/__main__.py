@@ -36,7 +36,7 @@ def measure(session: str, size: int, run: int) -> Iterator[Sample]:
     done = subprocess.run(command, cwd=CHECKOUT, check=True, stdout=subprocess.PIPE, text=True)
     for line in done.stdout.splitlines():
         answer = json.loads(line)
-        yield Sample(UNDERSTUDY, answer["case"], size, run, answer["values"])
+        yield Sample(UNDERSTUDY, answer.pop("case"), size, run, **answer)
 
 
 def main(arguments: Sequence[str]) -> int:
