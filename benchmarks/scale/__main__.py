@@ -31,12 +31,15 @@ SESSIONS = {"rounds": "member-lost", "failover": "failover"}
 
 
 def measure(session: str, size: int, run: int) -> Iterator[Sample]:
-    """A sample for each case of the session."""
+    """A sample for each case of the session, as soon as it is measured. Raises CalledProcessError."""
     command = [sys.executable, "-m", "benchmarks.scale.coordinator", session, str(size)]
-    done = subprocess.run(command, cwd=CHECKOUT, check=True, stdout=subprocess.PIPE, text=True)
-    for line in done.stdout.splitlines():
-        answer = json.loads(line)
-        yield Sample(UNDERSTUDY, answer["case"], size, run, answer["values"])
+    with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            answer = json.loads(line)
+            yield Sample(UNDERSTUDY, answer.pop("case"), size, run, **answer)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -50,7 +53,9 @@ def main(arguments: Sequence[str]) -> int:
         for size in requests.sizes:
             for session, last in SESSIONS.items():
                 if not journal.has(UNDERSTUDY, last, size, run):
-                    journal.add(list(measure(session, size, run)))
+                    for sample in measure(session, size, run):
+                        if not journal.has(UNDERSTUDY, sample.case, size, run):  # of an interrupted session
+                            journal.add([sample])
                     print(f"{session}, {size:,} members, run {run + 1} of {requests.runs}", flush=True)
     journal.close()
     show(journal, ())

@@ -17,15 +17,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from benchmarks.child import reply
+from benchmarks.child import Unfinished, reply
 from benchmarks.machine import Usage
 from benchmarks.rendezvous import job
-from benchmarks.scale.members import OPERATOR, STEP_S, Bytes, Known, Progress, join_of, serve
+from benchmarks.scale.members import OPERATOR, Bytes, Known, Progress, join_of, serve
 from understudy_protocol import membership as m
 from understudy_protocol.enums import ConfigVersion, RoundToken, Term
 from understudy_protocol.hard_state import HardState
@@ -42,7 +41,7 @@ EPOCH_S = 1_800_000_000.0
 UID = "ffffffff-52ab-4c1e-9b1d-6f0a00000000"
 COORDINATOR = Identity(UID, "llama-405b-spare-0", "node-of-the-coordinator", "10.255.0.1", None)
 REST_S = 10.0  # at least one turn of heartbeats
-MINUTE_S, REPORT_EVERY_S = 60.0, 0.5
+MINUTE_S = 60.0
 LIMIT_S = 600.0
 Condition = Callable[[], bool]
 Marks = Mapping[str, Condition]
@@ -167,18 +166,11 @@ class Run:
     async def rest(self) -> dict[str, float]:
         """The resources of a minute in which the training steps, measured in a part of it."""
         before = self._begin()
-        step = 1
-        while self.now() < before.at + REST_S:
-            step, latest = step + 1, self.now() + REPORT_EVERY_S
-            token = RoundToken(job.EPOCH, 1, self.progress.round)
-            self.ask("send", 1, m.Progress(token, step, None, STEP_S, self.now()))
-            await self.until(partial(self._is_past, latest), latest)
+        end = before.at + REST_S
+        await self.until(lambda: self.now() >= end, end)
         factor = MINUTE_S / (self.now() - before.at)
         peaks = ("longest_task_ms", "peak_rss_mb")
         return {name: x if name in peaks else x * factor for name, x in self._values(before).items()}
-
-    def _is_past(self, at: float) -> bool:
-        return self.now() >= at
 
     def _begin(self) -> Before:
         self.used.longest_s = 0.0
@@ -286,11 +278,18 @@ async def failover(run: Run) -> None:
     run.ask("call", 1, run.size)
 
     def continues() -> bool:
-        is_running = run.core.coordinator is not None and run.core.coordinator.phase is Phase.RUNNING
-        return is_running and run.progress.welcomed >= run.size
+        coordinator = run.core.coordinator
+        if coordinator is not None and coordinator.phase is Phase.WAITING:
+            missing = run.size - len(coordinator.state.roster.members)
+            raise Unfinished(f"the new coordinator has not waited for {missing:,} members", run.now() - began)
+        return coordinator is not None and run.progress.welcomed >= run.size
 
-    values = await run.measure(continues, {"seconds": continues, "office_s": lambda: run.progress.welcomed > 0})
-    reply(case="failover", values=values)
+    began = run.now()
+    try:
+        marks = {"seconds": continues, "office_s": lambda: run.progress.welcomed > 0}
+        reply(case="failover", values=await run.measure(continues, marks))
+    except Unfinished as error:
+        reply(case="failover", unfinished=str(error), after_s=error.after_s)
 
 
 SESSIONS = {"rounds": rounds, "failover": failover}

@@ -26,7 +26,8 @@ OPERATOR = 0  # its number; members have the numbers from 1 on
 BATCH = 500
 #: Members that have called and have no session yet: as many as the server's backlog. More would only wait longer.
 CALLING = 4096
-STEP_S, PAUSE_S = 0.2, 0.5
+#: So long that the training never stalls: else the coordinator would ask all members meanwhile.
+STEP_S, PAUSE_S = 60.0, 0.5
 ANSWER_BYTES = 1 << 30
 ACKS, STARTS, STEPS = range(3)  # the order of what members send
 

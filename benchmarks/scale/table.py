@@ -32,7 +32,7 @@ def cost_rows(records: Sequence[Record]) -> list[Row]:
             found = {metric: medians.get((case, size, metric)) for metric in METRICS}
             cpu_s = (found["core_s"] or 0.0) + (found["wire_s"] or 0.0)
             runs = max(x.runs for x in records if (x.case, x.size) == (case, size))
-            cells = [number(cpu_s / size * 1e6), *(_cell(found[metric]) for metric in after), str(runs)]
+            cells = [_cell(cpu_s / size * 1e6 or None), *(_cell(found[metric]) for metric in after), str(runs)]
             rows.append((case, f"{size:,}", *(_cell(found[metric]) for metric in before), *cells))
     return rows
 

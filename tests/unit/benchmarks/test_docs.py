@@ -146,10 +146,11 @@ def test_no_number_of_a_table_was_edited_by_hand(file: str) -> None:
 
 def test_every_benchmark_has_its_machine_and_its_numbers_on_the_page() -> None:
     page = CHECKOUT / "docs" / "contributors" / "benchmarks.md"
-    markers = re.findall(r"<!-- ([a-z]+):(machine|records) -->", page.read_text())
+    markers = re.findall(r"<!-- ([a-z]+):(machine|records|costs) -->", page.read_text())
 
     names = {
         *("rendezvous", "recovery", "operator", "pool", "webhook"),
         *("injection", "nodes", "hostile", "step", "rollout"),
     }
-    assert {(name, kind) for name in names for kind in ("machine", "records")} == set(markers)
+    large_jobs = {("scale", "machine"), ("scale", "costs")}  # the records have too many rows
+    assert {(name, kind) for name in names for kind in ("machine", "records")} | large_jobs == set(markers)
