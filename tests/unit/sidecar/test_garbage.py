@@ -231,7 +231,7 @@ async def test_a_member_that_does_not_read_is_disconnected_and_delays_no_other(
             if sent % (10 * len(text)) == 0:
                 await healthy.assert_served()
             await asyncio.sleep(0)
-            assert link.unsent() <= UNSENT_BYTES + len(text)
+            assert link.unsent() <= UNSENT_BYTES + 2 * len(text)  # besides the longest message, and with the newest one
             assert sent < 64 * MEBIBYTE
         slow.transport.resume_reading()
     assert served.handler.dropped_links == [False]
