@@ -10,7 +10,7 @@ from understudy_cli.facts import Recovery
 from understudy_cli.failures import NoAnswer
 from understudy_cli.following import Collection, Followed
 from understudy_cli.log_lines import Wanted
-from understudy_cli.pod_logs import MOST_BYTES, FollowedLogs, Line, lines_around, read_lines
+from understudy_cli.pod_logs import FollowedLogs, Line, lines_around, read_lines
 from understudy_cli.reading import read_pod
 
 PODS = "/api/v1/namespaces/team-a/pods"
@@ -122,7 +122,7 @@ def test_the_lines_around_a_fault_without_a_recovery_have_no_end() -> None:
 def test_a_log_that_is_too_long_around_a_fault_is_no_evidence() -> None:
     """A part of it would look like the log of a rank that wrote no error."""
     line = at(1, "x" * 4_000)
-    answers = {log("a"): [Answer("\n".join([line] * (MOST_BYTES // 4_000 + 1)))], log("b"): [Answer(at(2, "other"))]}
+    answers = {log("a"): [Answer("\n".join([line] * 4_200))], log("b"): [Answer(at(2, "other"))]}
     assert around(Recovery("Hang", detected_at=samples.NOW), answers)[0] == {"b": ["other"]}
 
 
