@@ -1,6 +1,6 @@
 """`make pictures`: pictures for the documentation.
 
-- A terminal in which verbs show a real run of `understudy local`, of which a worker was killed.
+- A terminal in which verbs show a real run of `understudy local` after the kill of a worker.
 - The dashboard's page of a job, in light and dark, of the same run, after it has lost more workers and a member.
 - The dashboard's page of all jobs, in light and dark. A fake API server has a fleet of 120 jobs.
 """

@@ -112,7 +112,7 @@ async def test_a_fault_appears_without_a_reload(page: Page, cluster: FakeCluster
 
 
 async def test_the_time_of_a_job_is_one_bar_with_numbers_and_grows(page: Page, cluster: FakeCluster, url: str) -> None:
-    # given a job with three hours of its time accounted for, the last step of which was made long ago
+    # given a job with three hours in its account, whose last step was made long ago
     await page.open(url + JOB)
     await page.wait_for_text("Time: ETTR")
     # then the parts are in the bar and in the list, with the same numbers, and the list has their shares

@@ -1,10 +1,10 @@
 """Whether this coordinator is still followed: the check-quorum, and when it steps down without a majority.
 
 Rules: a coordinator asks all members in three cases: its process was paused, it has lost silent members, or it is about
-to close the job. Until a majority has answered, it decides nothing, and a closed connection is no loss: the
-member may have called another coordinator, and may return. Without a majority the coordinator may itself be
-partitioned: it counts no silent member as lost, and steps down after half the fence time. Without voters and observers
-it steps down after STEP_DOWN_S.
+to close the job. Until a majority has answered, it decides nothing, and a closed connection is no loss: the member may
+have called another coordinator, and may return. Without a majority the coordinator may itself be partitioned: it counts
+no silent member as lost, and steps down after half the fence time. Without voters and observers it steps down after
+STEP_DOWN_S.
 """
 
 from understudy_protocol.enums import Fault

@@ -24,8 +24,9 @@ from understudy_protocol.observer import Cause, Consequence, Recovery
 from understudy_protocol.recovery import MAX_CONSEQUENCE_CHARS, MAX_CONSEQUENCES
 
 MAX_RECOVERIES = 10
+#: For so long after its end, a next coordinator reports a recovery too.
+ENDED_S = 30.0
 #: The reason of a worker's fault without one: a coordinator that counts a fault adds a reason.
-ENDED_S = 30.0  # for so long after its end, a next coordinator reports a recovery too
 NOT_COUNTED = "the previous coordinator was lost before it charged the fault"
 WORKER_FAULTS = (Fault.PROCESS, Fault.HANG)
 

@@ -209,23 +209,6 @@ def test_why_names_the_first_failure(world: World) -> None:
     assert "8.23 s" in world.run("why", "llm")
 
 
-def test_why_names_the_rank_that_the_others_waited_for(world: World) -> None:
-    # given a hang for which status blames a rank that only waited
-    cause = {"rank": 0, "pod": "llm-spare-x7k2p", "node": "node-c", "message": "no step for 300 s"}
-    hang = samples.recovery(fault="Hang", round=5, cause=cause, detectedAt="2026-11-20T12:00:40.000000Z")
-    kept = {key: value for key, value in hang.items() if key not in ("resumedAt", "pauseSeconds")}
-    # and the stacks of all ranks in the log of a pod
-    world.logs.write("llm-workers-0-1", 39, *samples.hang_log())
-    world.set_status("trainingjob", "llm", {"recoveries": [*samples.job()["status"]["recoveries"], kept]})
-    # when the user asks why
-    fault = world.read("why", "llm")["faults"][0]
-    # then it is the rank whose stack is outside of the collective
-    assert fault["place"] == "rank 1, pod llm-workers-0-1, node node-b"
-    assert fault["reported"] == "rank 0, pod llm-spare-x7k2p, node node-c: no step for 300 s"
-    assert "data.py" in fault["stack"][0]
-    world.set_status("trainingjob", "llm", samples.job()["status"])
-
-
 def test_a_timeline_has_events_of_the_job(world: World) -> None:
     kinds = [entry["kind"] for entry in world.read("timeline", "llm")["entries"]]
     assert "CoordinatorAppointed" in kinds
@@ -304,6 +287,23 @@ def test_stacks_are_grouped(world: World) -> None:
     groups = world.read("stacks", "llm")["groups"]
     assert [group["ranks"] for group in groups] == [[1], [0, 2]]
     assert [group["ranks"] for group in world.read("stacks", "llm", "--rank", "2")["groups"]] == [[2]]
+
+
+def test_why_names_the_rank_that_the_others_waited_for(world: World) -> None:
+    # given a hang for which status blames a rank that only waited
+    cause = {"rank": 0, "pod": "llm-spare-x7k2p", "node": "node-c", "message": "no step for 300 s"}
+    hang = samples.recovery(fault="Hang", round=5, cause=cause, detectedAt="2026-11-20T12:00:40.000000Z")
+    kept = {key: value for key, value in hang.items() if key not in ("resumedAt", "pauseSeconds")}
+    # and the stacks of all ranks in the log of a pod
+    world.logs.write("llm-workers-0-1", 39, *samples.hang_log())
+    world.set_status("trainingjob", "llm", {"recoveries": [*samples.job()["status"]["recoveries"], kept]})
+    # when the user asks why
+    fault = world.read("why", "llm")["faults"][0]
+    # then it is the rank whose stack is outside of the collective
+    assert fault["place"] == "rank 1, pod llm-workers-0-1, node node-b"
+    assert fault["reported"] == "rank 0, pod llm-spare-x7k2p, node node-c: no step for 300 s"
+    assert "data.py" in fault["stack"][0]
+    world.set_status("trainingjob", "llm", samples.job()["status"])
 
 
 def test_doctor_finds_that_no_operator_is_installed(world: World) -> None:

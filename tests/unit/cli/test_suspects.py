@@ -36,7 +36,7 @@ def of_hang(*stacks: tuple[str, ...], round_number: int = 0) -> Logs:
 
 
 def of_timeout(*with_traceback: int, ranks: int = 4) -> Logs:
-    """Logs of pods of two ranks each, of which these have written a traceback in round 0."""
+    """Logs of pods of two ranks each. These ranks have written a traceback in round 0."""
     logs = {}
     for first in range(0, ranks, 2):
         lines = [f"understudy launcher: round=9.1.0 workers started ranks={first}-{first + 1}/{ranks}"]
@@ -80,7 +80,7 @@ def test_without_a_difference_there_is_no_suspect(stacks: tuple[tuple[str, ...],
 
 
 def test_other_threads_and_the_frames_of_the_fork_server_make_no_difference() -> None:
-    # given ranks that wait at one place, of which one has a thread that the others do not have
+    # given ranks that wait at one place, and one of them has a thread that the others do not have
     thread = ('  File "tensorboard.py", line 3 in run', "Current thread 0x7f1 (most recent call first):")
     below = '  File "/tmp/pods/{}/python/understudy_zygote/script.py", line 91 in _execute'
     stacks = [(*IN_ALL_REDUCE, below.format(rank)) for rank in range(4)]
@@ -156,7 +156,7 @@ def test_these_messages_are_timeouts_of_collectives(message: str) -> None:
 
 
 def test_tracebacks_of_the_round_before_do_not_count() -> None:
-    # given ranks of which all but one have written a traceback in round 0, and none in round 1
+    # given that all ranks but one have written a traceback in round 0, and none in round 1
     lines = {source: [*of_log[:-1], "understudy launcher: round=9.1.1 workers started ranks=0-3/4"]
              for source, of_log in of_timeout(0, 1, 3).items()}  # fmt: skip
     # then the fault of round 1 has no suspect

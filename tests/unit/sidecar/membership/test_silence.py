@@ -106,7 +106,7 @@ def test_in_a_stall_a_member_is_lost_as_soon_as_its_machine_acknowledges_no_pack
 
 
 def test_a_member_that_got_no_assignment_is_lost_as_soon_as_its_machine_acknowledges_no_packet() -> None:
-    # given a worker that fails because the machine of another one has no power, which nobody knows yet
+    # given a worker that fails because the machine of another one has no power; the coordinator does not know that yet
     driven = running(spares=2)
     driven.fail_worker("active-0", "a peer has gone")
     assert driven.token.round == 1
