@@ -47,7 +47,7 @@ tools:  ## install what unit tests need and the machine lacks: openssl, a C comp
 unit: tools  ## unit tests: pure, or of single processes
 	$(PYTEST) -n 4 -m "not nightly" tests/unit
 
-# Real seconds say little here: in `make test` it computes at a low priority beside all else.
+# Real seconds say little here: in `make test` it computes with a small share of the CPU, beside all else.
 simulation:  ## data plane, and operator, each in simulated time under seeded faults
 	$(PYTEST) -n 2 --timeout 600 tests/simulation tests/simulation_operator
 

@@ -10,8 +10,8 @@
 
 The end-to-end tests run in lanes of nodes; tests that stop or replace the operator run afterwards, one at a time. The
 lanes need both cores only in their first minutes and mostly wait afterwards. So all other suites run at the same time,
-one after the other at a lower priority. Their output is in build/beside-*.log. Every pytest run writes a JUnit file to
-build/junit; build/durations.json has the seconds of each phase and test.
+one after the other, with a small share of a busy CPU. Their output is in build/beside-*.log. Every pytest run writes
+a JUnit file to build/junit; build/durations.json has the seconds of each phase and test.
 """
 
 import argparse
@@ -30,6 +30,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from tests import attacks
+from tests.cluster.cgroups import TREE, ControlGroup
 from tests.machine_speed import REFERENCE_S, machine_seconds
 
 CHECKOUT = Path(__file__).parents[1]
@@ -52,6 +53,9 @@ NIGHTLY_TARGETS = (
     "site",
     "scan",
 )
+#: The CPU shares of the suites beside the end-to-end tests; one session has 1024. Each test that starts a session has a
+#: part of its own in the machine's root group, whatever its nice value, so pods would wait for CPU time.
+BESIDE_CPU_SHARES = 512
 EPOCH = date(2026, 1, 1)
 #: The seeds of each night are recorded in this file, to be committed.
 NIGHTS = "benchmarks/results/nights.json"
@@ -73,16 +77,17 @@ class Run:
         return code == 0
 
     @contextmanager
-    def beside(self, *targets: str, nice: int = 0) -> Iterator[None]:
-        """Run targets during the body, and wait for their end after it. Variables of make may be among them.
-
-        nice: the increase of their nice value.
-        """
+    def beside(self, *targets: str) -> Iterator[None]:
+        """Run targets during the body, and wait for their end after it. Variables of make may be among them."""
         output = BUILD / f"beside-{targets[0]}.log"
+        group = ControlGroup(f"{TREE}-beside")
+        group.ensure_everywhere()
+        group.set_cpu_shares(BESIDE_CPU_SHARES)
         with output.open("w") as log:
-            # Start a process group, so that all of it can be ended. It stays in this session, as `nice` requires.
+            joins = f"echo $$ > {group.cpu_folder}/cgroup.procs"
+            # Start a process group, so that all of it can be ended.
             others = subprocess.Popen(
-                ["nice", "-n", str(nice), "make", "--keep-going", *targets],
+                ["sh", "-c", f'{joins} && exec make --keep-going "$@"', "sh", *targets],
                 cwd=CHECKOUT,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -125,7 +130,7 @@ def smoke(run: Run) -> None:
 def test(run: Run) -> None:
     if not run.make("check"):
         return
-    with run.beside("torchrun", "rollout", "integration", "ui", "simulation", "WORKERS=2", nice=10):
+    with run.beside("torchrun", "rollout", "integration", "ui", "simulation", "WORKERS=2"):
         run.make("e2e-lanes")
         run.make("e2e-alone")
     run.attacks()

@@ -24,7 +24,7 @@ ROOT = Path("/sys/fs/cgroup")
 TREE = "understudy"
 #: The CPU shares of all pods together on a busy machine; sessions and daemons have 1024 each. With 1024 too, the pods
 #: of two tests at a time waited for the other processes.
-CPU_SHARES = 4096
+PODS_CPU_SHARES = 4096
 FREEZE_LIMIT_S = 5.0
 KILL_LIMIT_S = 15.0
 
@@ -66,12 +66,17 @@ class ControlGroup:
         for hierarchy in [] if unified() else _hierarchies():
             (hierarchy / self.path).mkdir(parents=True, exist_ok=True)
 
-    def prefer(self) -> None:
-        """Give the processes of the subtree more CPU time than others: CPU_SHARES."""
+    @property
+    def cpu_folder(self) -> Path:
+        """Its folder in the hierarchy that divides the CPU time; a process joins by its id in cgroup.procs there."""
+        return (ROOT if unified() else ROOT / "cpu") / self.path
+
+    def set_cpu_shares(self, shares: int) -> None:
+        """Set the part of the CPU time that all processes of the subtree have together on a busy machine."""
         if unified():
-            (self.folder / "cpu.weight").write_text(str(CPU_SHARES * 100 // 1024))
+            (self.cpu_folder / "cpu.weight").write_text(str(shares * 100 // 1024))
         else:
-            (ROOT / "cpu" / self.path / "cpu.shares").write_text(str(CPU_SHARES))
+            (self.cpu_folder / "cpu.shares").write_text(str(shares))
 
     def pids(self) -> list[int]:
         """The host's process ids in the whole subtree."""
