@@ -93,7 +93,11 @@ class ForkServer:
 
     def _seen(self, zygote: Zygote, message: ZygoteMessage) -> ZygoteMessage:
         if isinstance(message, e.ModulesLearned):
-            self._second, self._learning, self._learned = self._learning, None, message.modules
+            if message.modules:
+                self._second, self._learned = zygote, message.modules
+            else:  # it has imported no more than the first one
+                zygote.end()
+            self._learning = None
         elif isinstance(message, (e.ModuleRefused, e.LearningEnded)):
             self._learning = None
         elif isinstance(message, e.ZygoteChecked):

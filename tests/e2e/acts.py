@@ -122,7 +122,7 @@ class HasCluster(Protocol):
 
 
 def worker_pids(training: HasCluster, pod: str) -> list[int]:
-    """Host pids of a pod's workers: the children of the launcher, or of its zygote, that train.
+    """Host pids of a pod's workers: the children of the launcher, or of one of its zygotes, that train.
 
     Each leads its own session, unlike a command that calls torchrun.
     """
@@ -130,6 +130,8 @@ def worker_pids(training: HasCluster, pod: str) -> list[int]:
     children = _children(launcher)
     zygotes = [pid for pid in children if _is_zygote(pid)]
     forked = [fork for pid in zygotes for fork in _children(pid).items()]
+    # a zygote that has imported the learned modules is a child of the first one
+    forked += [fork for pid, name in forked if name == "zygote" for fork in _children(pid).items()]
     others = [(pid, name) for pid, name in children.items() if pid not in zygotes]
     workers = [pid for pid, name in [*others, *forked] if name not in ("zygote", "store", "logs")]
     return [pid for pid in workers if _leads_session(pid)]

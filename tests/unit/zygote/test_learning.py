@@ -154,6 +154,15 @@ def test_modules_that_another_pod_has_learned_are_imported(train: Train) -> None
 # What a fork would run differently ------------------------------------------------------------------------------------
 
 
+def test_a_second_zygote_that_has_imported_no_more_ends(train: Train) -> None:
+    training = train(f"{HAS_BIG}; import json")
+    before = training.server.pids
+    training.run(recorded=True)
+    assert training.learn().modules == ()
+    assert training.server.pids == before
+    training.run()
+
+
 def test_a_module_that_starts_a_thread_is_refused_and_later_forks_work(train: Train) -> None:
     threads = "import threading; threading.Thread(target=threading.Event().wait, daemon=True, name='bg').start()"
     training = train(f"{HAS_BIG}; import big, bad, last", bad=threads, big="", last="")
