@@ -414,6 +414,7 @@ class CopyFetched:
     token: RoundToken
     saved: SavedStep
     error: str = ""  # why none of the holders has a whole copy; "": the member has the snapshot
+    whole: tuple[SavedStep, ...] = ()  # what the member has now: a fetch overwrites one of its snapshots
 
 
 @dataclass(frozen=True)

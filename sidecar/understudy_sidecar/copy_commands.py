@@ -82,15 +82,21 @@ class Ready:
 
 @dataclass(frozen=True)
 class Planned:
+    """overwritten: the pod's own snapshots that fetches have replaced."""
+
     token: RoundToken
     kept: tuple[KeptSteps, ...]
+    overwritten: tuple[SavedStep, ...]
 
 
 @dataclass(frozen=True)
 class Fetched:
+    """Not sent if another Fetch or a newer Plan has ended this one. overwritten: as in Planned."""
+
     token: RoundToken
     saved: SavedStep
     error: str
+    overwritten: tuple[SavedStep, ...]
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from understudy_protocol.snapshot_files import (
     read_header,
     slot_bytes_of,
 )
+from understudy_protocol.snapshots import SavedStep
 from understudy_sidecar.membership.kept_copies import Slots
 
 _F_GET_SEALS, _SEALED = 1034, 1 | 2 | 4  # no further seals, no smaller, no larger
@@ -68,10 +69,15 @@ class CopyFiles:
         start = header_offset(slot, self.slot_bytes) + PAGE_BYTES
         return memoryview(self.own[local_rank])[start : start + size]
 
-    def oldest_own_slot(self, local_rank: int) -> int:
+    def own_slot_for(self, local_rank: int, header: Header) -> tuple[int, SavedStep | None]:
+        """The slot for a fetched snapshot: that of the same snapshot, else the oldest. Also what that overwrites."""
         headers = [self.own_header(local_rank, slot) for slot in range(SLOTS)]
-        found = [(x is not None, None if x is None else x.saved) for x in headers]
-        return found.index(min(found, key=lambda x: (x[0], x[1])))
+        for slot, x in enumerate(headers):
+            if x is not None and (x.saved, x.rank, x.world_size) == (header.saved, header.rank, header.world_size):
+                return slot, None
+        ages = [(x is not None, None if x is None else x.saved) for x in headers]
+        slot = ages.index(min(ages, key=lambda x: (x[0], x[1])))
+        return slot, ages[slot][1]
 
     def mark_copied(self, local_rank: int, slot: int | None) -> None:
         """A save overwrites the other slot while this one is being copied."""

@@ -5,7 +5,7 @@ Rules: the launcher passes its memory once it is allocated, over a socket in the
 socket that have passed nothing, only the newest stays. This process keeps the files, and passes them to a process for
 copies that replaces one that has ended. A pod that calls about copies is checked here (kept_copies.py) as far as a plan
 can tell. Then its connection is duplicated for the process, which is the only one that uses it from then on. A fetch
-or a flush that a process leaves behind when it ends has failed.
+or a flush that a process leaves behind when it ends has failed, and the fetch may have overwritten any snapshot.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from pathlib import Path
 from understudy_protocol import wire
 from understudy_protocol.copies import PeerAnswer, RequestCopy, SendCopies
 from understudy_protocol.enums import NO_ROUND, RoundToken
-from understudy_protocol.snapshots import CopyPlan
+from understudy_protocol.snapshots import CopyPlan, SavedStep
 from understudy_sidecar import copy_commands as c
 from understudy_sidecar import shared_socket
 from understudy_sidecar.copy_process import MAX_FILES, PACKET_BYTES
@@ -60,7 +60,7 @@ class CopyLink:
         self._setup, self._handle = setup, handle
         self._plan = c.Plan(NO_ROUND, c.NO_RANKS, CopyPlan(0))
         self._plan_until: asyncio.TimerHandle | None = None  # while the process has not answered it
-        self._fetches: list[FetchCopy] = []  # not answered yet
+        self._fetching: FetchCopy | None = None  # not answered yet
         self._flushing: RoundToken | None = None  # not answered yet
         self._files: tuple[int, list[int]] = (0, [])  # how many are the pod's own
         self._process: _Process | None = None
@@ -91,14 +91,16 @@ class CopyLink:
             case PlanCopies(token, group_rank, plan):
                 self._plan = c.Plan(token, c.NO_RANKS if group_rank is None else group_rank, plan)
                 self._on_planned()
+                if self._fetching is not None and self._fetching.token < token:
+                    self._fetching = None
                 self._plan_until = asyncio.get_running_loop().call_later(PLAN_S, self._on_late_plan)
                 if self._process is None or not self._process.is_ready:
                     asyncio.get_running_loop().call_soon(self._answer_plan)
                 self._send(self._plan)
             case FetchCopy():
-                self._fetches.append(effect)
+                self._fetching = effect
                 if self._process is None:
-                    asyncio.get_running_loop().call_soon(self._fail_fetches)
+                    asyncio.get_running_loop().call_soon(self._fail_fetch, ())
                 else:
                     self._send(c.Fetch(effect.token, effect.group_rank, effect.saved, effect.holders))
             case FlushCopies(token):
@@ -158,7 +160,7 @@ class CopyLink:
         while True:
             with contextlib.suppress(OSError):
                 await self._run()
-            self._fail_fetches()
+            self._fail_fetch(None)
             self._end_flush()
             await asyncio.sleep(RESTART_AFTER_S)
 
@@ -189,7 +191,7 @@ class CopyLink:
                 loop.remove_reader(ours)
                 self._process = None
                 self._before, self._counts = self.counts, c.Counts(0, 0, 0, 0)
-                self._answer_plan()
+                self._answer_plan(None)
                 if process.returncode is None:
                     process.kill()
                     await ended
@@ -209,13 +211,14 @@ class CopyLink:
             match message:
                 case c.Ready() if self._process is not None:
                     self._process.is_ready = True
-                case c.Planned(token, kept):
+                case c.Planned(token, kept, overwritten):
                     if token == self._plan.token:
                         self._on_planned()
-                    self._handle(CopiesPlanned(token, kept))
-                case c.Fetched(token, saved, error):
-                    self._fetches = [x for x in self._fetches if (x.token, x.saved) != (token, saved)]
-                    self._handle(CopyFetched(token, saved, error))
+                    self._handle(CopiesPlanned(token, kept, overwritten))
+                case c.Fetched(token, saved, error, overwritten):
+                    if self._fetching is not None and (self._fetching.token, self._fetching.saved) == (token, saved):
+                        self._fetching = None
+                    self._handle(CopyFetched(token, saved, error, overwritten))
                 case c.Flushed(token) if token == self._flushing:
                     self._end_flush()
                 case c.Counts():
@@ -232,23 +235,23 @@ class CopyLink:
         """The workers of a round must not wait for a process that hangs."""
         log.error("the process for copies has not answered within %g s: it is restarted", PLAN_S)
         self.kill_process()
-        self._answer_plan()
+        self._answer_plan(None)
 
-    def _answer_plan(self) -> None:
+    def _answer_plan(self, overwritten: tuple[SavedStep, ...] | None = ()) -> None:
         """In place of the process, which has ended or will: then no copy of an older round arrives."""
         if self._plan_until is not None:
             self._on_planned()
-            self._handle(CopiesPlanned(self._plan.token, ()))
+            self._handle(CopiesPlanned(self._plan.token, (), overwritten))
 
     def _end_flush(self) -> None:
         if self._flushing is not None:
             token, self._flushing = self._flushing, None
             self._handle(CopiesFlushed(token))
 
-    def _fail_fetches(self) -> None:
-        fetches, self._fetches = self._fetches, []
-        for fetch in fetches:
-            self._handle(CopyFetched(fetch.token, fetch.saved, "the process for copies has ended"))
+    def _fail_fetch(self, overwritten: tuple[SavedStep, ...] | None) -> None:
+        fetch, self._fetching = self._fetching, None
+        if fetch is not None:
+            self._handle(CopyFetched(fetch.token, fetch.saved, "the process for copies has ended", overwritten))
 
     # The launcher's memory ------------------------------------------------------------------------------------------
 

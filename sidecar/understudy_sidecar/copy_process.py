@@ -18,8 +18,9 @@ import time
 from array import array
 
 from understudy_protocol import wire
+from understudy_protocol.snapshots import SavedStep
 from understudy_sidecar import copy_commands as c
-from understudy_sidecar.copy_fetching import fetch
+from understudy_sidecar.copy_fetching import Ended, Fetching
 from understudy_sidecar.copy_files import CopyFiles, UnsuitableFiles
 from understudy_sidecar.copy_keeping import Keeper
 from understudy_sidecar.copy_sending import Sender
@@ -27,6 +28,8 @@ from understudy_sidecar.tcp import watch_peer
 
 PACKET_BYTES = 1 << 18
 MAX_FILES = 250  # the kernel passes at most 253 with a message
+#: A pod has two snapshots of each rank, and no worker saves before its round has its choice.
+MAX_OVERWRITTEN = 64
 COUNTS_EVERY_S = 0.5
 _KNOWN = {cls.__name__: cls for cls in c.TO_PROCESS}
 
@@ -41,6 +44,8 @@ class CopyProcess:
         self._keeper = Keeper(self._key, setup.nproc, self.log)
         self._sender = Sender(self._key, setup, self.log, lambda token: self._send(c.Flushed(token)))
         self._counts = c.Counts(0, 0, 0, 0)
+        self._fetching: Fetching | None = None  # the newest fetch
+        self._overwritten: list[SavedStep] = []
 
     def run(self) -> None:
         """Until the sidecar ends."""
@@ -60,7 +65,7 @@ class CopyProcess:
             case c.Plan():
                 self._on_plan(message)
             case c.Fetch():
-                threading.Thread(target=self._fetch, args=(message,), name="fetch", daemon=True).start()
+                self._on_fetch(message)
             case c.Flush(token):
                 self._sender.flush(token)
             case c.Receive() if fds:
@@ -87,17 +92,36 @@ class CopyProcess:
             self._keeper.plan(self._plan)
 
     def _on_plan(self, plan: c.Plan) -> None:
+        if self._plan is not None and plan.token > self._plan.token:
+            self._end_fetch()
         self._plan = plan
         kept = self._keeper.plan(plan)
         self._sender.plan(plan)
-        self._send(c.Planned(plan.token, kept))
+        self._send(c.Planned(plan.token, kept, tuple(self._overwritten)))
 
-    def _fetch(self, order: c.Fetch) -> None:
+    def _on_fetch(self, order: c.Fetch) -> None:
+        self._end_fetch()
         world_size = 0 if self._plan is None else self._plan.plan.world_size
-        error = "this pod has no memory for snapshots yet"
-        if self._files is not None:
-            error = fetch(self._files, self._keeper, self._setup, order, world_size)
-        self._send(c.Fetched(order.token, order.saved, error))
+        if self._files is None:
+            self._send(c.Fetched(order.token, order.saved, "this pod has no memory for snapshots yet", ()))
+            return
+        self._fetching = Fetching(self._files, self._keeper, self._setup, order, world_size, self._on_overwritten)
+        threading.Thread(target=self._fetch, args=(self._fetching, order), name="fetch", daemon=True).start()
+
+    def _end_fetch(self) -> None:
+        if self._fetching is not None:
+            self._fetching.end()
+            self._fetching = None
+
+    def _on_overwritten(self, saved: SavedStep) -> None:
+        self._overwritten = [*self._overwritten[1 - MAX_OVERWRITTEN :], saved]
+
+    def _fetch(self, fetching: Fetching, order: c.Fetch) -> None:
+        with contextlib.suppress(Ended):
+            error = fetching.fetch()
+            if not error:
+                self._overwritten = [x for x in self._overwritten if x != order.saved]
+            self._send(c.Fetched(order.token, order.saved, error, tuple(self._overwritten)))
 
     def _report(self) -> None:
         while True:

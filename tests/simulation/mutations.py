@@ -567,6 +567,7 @@ MUTATIONS = (
         "repeated steps count as new ones",
         (Rule.PRODUCTIVE_TIME_HAS_STEPS,),
         _patch(goodput, "_repeats_after", lambda account, facts, pause: False),
+        3000,
     ),
     Mutation(
         "steps that are counted are compared with those before the round",
@@ -577,6 +578,7 @@ MUTATIONS = (
         "counted steps are known to be new",
         (Rule.PRODUCTIVE_TIME_HAS_STEPS,),
         _patch(goodput, "_is_behind", _is_behind_by_any_number),
+        3000,
     ),
     Mutation(
         "a coordinator never steps down",

@@ -69,10 +69,14 @@ class SimulatedMemory:
         if header is not None and header.saved.token == worker.token:
             self.slots[worker.local_rank][newest] = None
 
-    def fetched(self, header: Header, nproc: int) -> None:
-        """A copy of one rank has been fetched."""
+    def fetched(self, header: Header, nproc: int) -> list[SavedStep]:
+        """A copy of one rank has been fetched. Return the snapshot that it has overwritten."""
         local_rank = header.rank % nproc
-        self.slots[local_rank][self._oldest(local_rank)] = header
+        slots = self.slots[local_rank]
+        same = [slot for slot, x in enumerate(slots) if x is not None and _place(x) == _place(header)]
+        slot = same[0] if same else self._oldest(local_rank)
+        before, slots[slot] = slots[slot], header
+        return [before.saved] if before is not None and not same else []
 
     def held(self, worker: SimulatedWorker) -> set[SavedStep]:
         """What the slots have for the worker's rank, whatever the fence says."""
@@ -106,6 +110,8 @@ class SimulatedCopies:
         self._arrived_at = 0.0  # when all copies that were sent have arrived
         self._sent: dict[int, list[SavedStep]] = {}  # to the holders of the round, by local rank
         self._is_flushing = False
+        self._fetching: e.FetchCopy | None = None
+        self._overwritten: list[SavedStep] = []
 
     @property
     def memory(self) -> SimulatedMemory | None:
@@ -121,6 +127,7 @@ class SimulatedCopies:
                 delay = self._rng.uniform(*PLAN_S)
                 self._sidecar.later(delay, lambda: self._on_plan(token, -1 if group_rank is None else group_rank, plan))
             case e.FetchCopy():
+                self._fetching = effect
                 self._sidecar.later(self._rng.uniform(*FETCH_S), lambda: self._fetch(effect))
             case e.FlushCopies(token):
                 self._is_flushing = True
@@ -140,13 +147,15 @@ class SimulatedCopies:
     def _on_plan(self, token: RoundToken, group_rank: int, plan: CopyPlan) -> None:
         if (token, plan.holders) != (self._token, self._plan.holders):
             self._sent.clear()
+        if token > self._token:
+            self._fetching = None
         self._token, self._group_rank, self._plan, memory = token, group_rank, plan, self.memory
         kept: tuple[KeptSteps, ...] = ()
         if memory is not None:
             memory.on_save, memory.copied = self._on_save, {}
             self.rules.plan(self._token, plan, memory.kept)
             kept = self.rules.kept(memory.kept, plan.world_size)
-        self._sidecar.handle(e.CopiesPlanned(self._token, kept))
+        self._sidecar.handle(e.CopiesPlanned(self._token, kept, tuple(self._overwritten)))
 
     # Sending --------------------------------------------------------------------------------------------------------
 
@@ -205,14 +214,18 @@ class SimulatedCopies:
     # Fetching -------------------------------------------------------------------------------------------------------
 
     def _fetch(self, fetch: e.FetchCopy) -> None:
-        error = "no holder"
+        if fetch is not self._fetching:
+            return  # it was ended
+        error, self._fetching = "no holder", None
         for holder in fetch.holders:
             error = self._fetch_from(holder, fetch)
             if not error:
                 break
         if error:
             self._pod.cluster.training.unfetchable.add((fetch.token, fetch.saved))
-        self._sidecar.handle(e.CopyFetched(fetch.token, fetch.saved, error))
+        else:
+            self._overwritten = [x for x in self._overwritten if x != fetch.saved]
+        self._sidecar.handle(e.CopyFetched(fetch.token, fetch.saved, error, tuple(self._overwritten)))
 
     def _fetch_from(self, holder: CopyHolder, fetch: e.FetchCopy) -> str:
         own, pod = self.memory, self._pod.cluster.pod_at(holder.ip)
@@ -229,8 +242,12 @@ class SimulatedCopies:
         for file, slot in found:
             header = keeper.memory.kept[file][slot]
             assert header is not None
-            own.fetched(header, self._nproc)
+            self._overwritten += own.fetched(header, self._nproc)
         return ""
+
+
+def _place(header: Header) -> tuple[SavedStep, int, int]:
+    return header.saved, header.rank, header.world_size
 
 
 def _order(header: Header | None) -> tuple[bool, SavedStep | None]:

@@ -231,19 +231,23 @@ class VerdictAnnotated:
 
 @dataclass(frozen=True)
 class CopiesPlanned:
-    """The answer to PlanCopies: the copies that this pod keeps. None of an older round arrives any more."""
+    """The answer to PlanCopies: the copies that this pod keeps. None of an older round arrives any more, and no fetch
+    of an older round goes on. overwritten: the pod's own snapshots that fetches have replaced; None: perhaps all.
+    """
 
     token: RoundToken
     kept: tuple[KeptSteps, ...]
+    overwritten: tuple[SavedStep, ...] | None = ()
 
 
 @dataclass(frozen=True)
 class CopyFetched:
-    """The answer to FetchCopy. error: why this pod has no such snapshot; "": it has."""
+    """The answer to FetchCopy. error: why this pod has no such snapshot; "": it has. overwritten: as above."""
 
     token: RoundToken
     saved: SavedStep
     error: str = ""
+    overwritten: tuple[SavedStep, ...] | None = ()
 
 
 @dataclass(frozen=True)

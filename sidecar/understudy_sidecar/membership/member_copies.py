@@ -1,11 +1,12 @@
 """The copies of snapshots that this pod sends, keeps for others and fetches.
 
 Rules: a plan counts for its round, and a newer one replaces it. The edge answers a new plan with the copies that the
-pod keeps, once none of an older round arrives any more. Started waits for that answer, so no copy that it names is
-overwritten before the round has restored one. If a round was formed without this member, its copies of older rounds do
-not count: the training went on without it. And once a round has its choice, only that snapshot counts beside newer
-ones, as in the launcher (snapshot_fence.py). A fetched snapshot counts as the pod's own. After a drain, and before a
-leaving pod ends, its newest snapshots are copied.
+pod keeps, once none of an older round arrives any more, and no fetch of an older round goes on. Started waits for that
+answer, so no copy that it names is overwritten before the round has restored one. If a round was formed without this
+member, its copies of older rounds do not count: the training went on without it. And once a round has its choice, only
+that snapshot counts beside newer ones, as in the launcher (snapshot_fence.py). A fetched snapshot counts as the pod's
+own, and the one that it has overwritten does not. After a drain, and before a leaving pod ends, its newest snapshots
+are copied.
 """
 
 from understudy_protocol import membership as m
@@ -24,7 +25,7 @@ def on_assign(me: MemberState, assign: m.Assign) -> None:
     if copies.missed == assign.token:
         copies.missed = copies.missed_before  # it was disconnected for a moment
     copies.token, copies.plan, copies.kept, copies.fetching = assign.token, assign.copies, None, None
-    copies.flushing = None
+    copies.flushing, copies.overwritten, copies.all_overwritten = None, frozenset(), False
     if assign.copies is not None:
         me.do(PlanCopies(assign.token, assign.group_rank, assign.copies))
 
@@ -50,6 +51,7 @@ def on_welcome(me: MemberState, token: RoundToken) -> None:
 
 
 def on_event(me: MemberState, event: CopiesPlanned | CopyFetched) -> None:
+    _on_overwritten(me, event.overwritten)
     if event.token != me.copies.token:
         return
     match event:
@@ -62,8 +64,8 @@ def on_event(me: MemberState, event: CopiesPlanned | CopyFetched) -> None:
 def on_fetch(me: MemberState, order: m.FetchCopy) -> None:
     copies, saved = me.copies, me.workers.saved
     if saved is not None and order.saved in saved.whole:
-        me.send(m.CopyFetched(order.token, order.saved))
-    elif order != copies.fetching and me.workers.group_rank is not None:
+        me.send(m.CopyFetched(order.token, order.saved, whole=saved.whole))
+    elif (copies.fetching is None or order.saved != copies.fetching.saved) and me.workers.group_rank is not None:
         copies.fetching = order
         me.do(FetchCopy(order.token, me.workers.group_rank, order.saved, order.holders))
 
@@ -96,7 +98,15 @@ def _on_planned(me: MemberState, event: CopiesPlanned) -> None:
     if not member_workers.has_ranks(me, event.token):
         me.send(m.CopiesKept(event.token, copies.kept))
     elif is_new:
+        member_workers.on_copies(me, None)
         member_workers.report_start(me)
+
+
+def _on_overwritten(me: MemberState, overwritten: tuple[SavedStep, ...] | None) -> None:
+    if overwritten is None:
+        me.copies.all_overwritten = True
+    else:
+        me.copies.overwritten |= {*overwritten}
 
 
 def _counts(me: MemberState, step: SavedStep) -> bool:
@@ -110,6 +120,6 @@ def _on_fetched(me: MemberState, event: CopyFetched) -> None:
     if fetching is None or fetching.saved != event.saved:
         return
     me.copies.fetching = None
-    if not event.error:
-        member_workers.on_fetched(me, event.saved)
-    me.send(m.CopyFetched(event.token, event.saved, event.error))
+    member_workers.on_copies(me, None if event.error else event.saved)
+    whole = () if me.workers.saved is None else me.workers.saved.whole
+    me.send(m.CopyFetched(event.token, event.saved, event.error, whole))

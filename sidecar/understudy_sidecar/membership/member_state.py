@@ -88,6 +88,8 @@ class Copies:
     oldest: RoundToken = NO_ROUND  # the newest round of this pod whose choice it knew when a newer one began
     restored: SavedStep | None = None  # by that round
     fetching: m.FetchCopy | None = None  # not answered yet
+    overwritten: frozenset[SavedStep] = frozenset()  # own snapshots that fetches have replaced
+    all_overwritten: bool = False  # perhaps, by a fetch whose end nobody knows
     flushing: RoundToken | None = None  # the workers of this round have ended, and their snapshots are being copied
 
 

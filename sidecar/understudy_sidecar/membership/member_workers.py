@@ -21,6 +21,8 @@ def on_hello(me: MemberState, hello: l.LauncherHello) -> None:
         workers.token, workers.group_rank = hello.token, hello.group_rank
     if hello.token == workers.token:  # not if its rank was given away since
         workers.state = hello.workers
+    else:
+        workers.fetched = None  # perhaps another launcher, with new memory
     workers.master_port, workers.store_port = hello.master_port, hello.store_port
     workers.stepped = hello.stepped
     _on_hello_saved(me, hello)
@@ -71,9 +73,9 @@ def report_start(me: MemberState) -> None:
         me.send(m.Started(workers.token, workers.saved, copies.kept or ()))
 
 
-def on_fetched(me: MemberState, saved: SavedStep) -> None:
-    """A copy of this snapshot of the pod's own ranks has been fetched."""
-    me.workers.fetched = saved
+def on_copies(me: MemberState, fetched: SavedStep | None) -> None:
+    """What fetches have overwritten is known. fetched: a copy of this snapshot of the pod's own ranks."""
+    me.workers.fetched = fetched or me.workers.fetched
     me.workers.saved = _restorable(me, me.workers.saved)
 
 
@@ -112,8 +114,8 @@ def on_assign(me: MemberState, assign: m.Assign) -> None:
         me.log(f"ignored an assignment of round {assign.token}: round {workers.token} is newer")
         return
     if assign.token > workers.token:
+        workers.fetched = _fetched_before(me, assign)
         workers.token, workers.group_rank, workers.saved = assign.token, assign.group_rank, None
-        workers.fetched = None
         workers.group_world_size, workers.state, workers.failure = assign.group_world_size, WorkersState.STARTING, None
         workers.drained_until = None
         if assign.agent_store and assign.group_rank == 0:
@@ -174,13 +176,23 @@ def _on_hello_saved(me: MemberState, hello: l.LauncherHello) -> None:
 
 def _restorable(me: MemberState, saved: SavedSteps | None) -> SavedSteps | None:
     """Without the snapshots of rounds in which the training went on without this pod: a later coordinator may not know
-    of the round that replaced them.
+    of the round that replaced them. And without those that fetches have overwritten.
     """
     if saved is None:
         return None
-    whole = {step for step in saved.whole if step.token >= me.workers.replaced}
-    fetched = me.workers.fetched
-    return replace(saved, whole=tuple(sorted(whole if fetched is None else whole | {fetched})))
+    copies, whole = me.copies, {*saved.whole}
+    if me.workers.fetched is not None:
+        whole.add(me.workers.fetched)
+    whole = set() if copies.all_overwritten else whole - copies.overwritten
+    return replace(saved, whole=tuple(sorted(step for step in whole if step.token >= me.workers.replaced)))
+
+
+def _fetched_before(me: MemberState, assign: m.Assign) -> SavedStep | None:
+    """What was fetched for the round before, if that had no choice yet: then its workers have saved nothing."""
+    workers = me.workers
+    has_choice = workers.saved is not None and workers.saved.choice is not None
+    is_same = (assign.group_rank, assign.group_world_size) == (workers.group_rank, workers.group_world_size)
+    return workers.fetched if is_same and not has_choice else None
 
 
 def _on_failure(me: MemberState, failure: m.WorkerFailed, now: float) -> None:

@@ -4,8 +4,9 @@ Rules: a member reports its snapshots, and the copies that it keeps, with its St
 is left to overwrite them. Waiting members report their copies as well: the choice waits for them, for HOLDERS_WAIT_S
 after the last member with ranks. Then the coordinator chooses. Members that do not have the chosen snapshot fetch it
 (FetchCopy), and then all get the choice: their workers wait for it in load(). If a copy cannot be fetched, it does not
-count, and the coordinator chooses again. No member reports each save, so snapshots cost no message a step. A snapshot
-is named by the round that saved it and by its step, because two rounds may save the same step with different content.
+count, and the coordinator chooses again when all fetches have ended: each one overwrites a snapshot. No member reports
+each save, so snapshots cost no message a step. A snapshot is named by the round that saved it and by its step, because
+two rounds may save the same step with different content.
 
 Only the history of the training counts: what the newest round with a choice has restored, and what this round or a
 later one has saved. A round that was replaced may have saved more while it was cut off, but a newer round has stepped
@@ -112,15 +113,21 @@ def on_copy_fetched(state: CoordinatorState, member: MemberRecord, message: m.Co
     rank = restores.fetching.get(member.uid)
     if message.saved != restores.target or rank is None:
         return
+    del restores.fetching[member.uid]
+    for found in restores.found.values():
+        if found.saved not in message.whole:
+            found.own.discard(rank)
     if message.error:
         restores.errors.append(f"{member.name}: {message.error[:MAX_ERROR_CHARS]}")
         state.log(f"a copy of step {message.saved.step} could not be fetched: {restores.errors[-1]}")
         del _found(state, message.saved).copied[rank]
-        _choose(state)
+    else:
+        _found(state, message.saved).own.add(rank)
+    if restores.fetching:
         return
-    _found(state, message.saved).own.add(rank)
-    del restores.fetching[member.uid]
-    if not restores.fetching:
+    if _lacking(state, message.saved):
+        _choose(state)
+    else:
         _decide(state, RestoreChoice(restores.target, from_copies=True))
 
 

@@ -14,14 +14,23 @@ import pytest
 
 from tests.unit.sidecar.copying import PAGE, R0, R1, CopyingPod, copying_pods, until
 from understudy_protocol.copies import RequestCopy, SendCopies
-from understudy_protocol.snapshots import SavedStep
+from understudy_protocol.enums import RoundToken
+from understudy_protocol.snapshots import CopyPlan, SavedStep
 from understudy_sidecar.copy_commands import Setup
 from understudy_sidecar.copy_link import CopyLink
-from understudy_sidecar.membership.events import CopiesFlushed, FlushCopies
+from understudy_sidecar.membership.events import (
+    CopiesFlushed,
+    CopiesPlanned,
+    CopyFetched,
+    FetchCopy,
+    FlushCopies,
+    PlanCopies,
+)
 from understudy_sidecar.peer_calls import CallFailed, call
 
 pytestmark = pytest.mark.timeout(240)
 OTHER_KEY = bytes(range(100, 132))
+R2 = RoundToken(1, 1, 2)
 
 
 def state(size: int, seed: int = 0) -> bytes:
@@ -235,6 +244,62 @@ async def test_a_fetch_tries_the_next_holder() -> None:
         assert await spare.fetch(saved, owner.holder, keeper.holder, group_rank=0) == ""
         error = await spare.fetch(SavedStep(R0, 6), owner.holder, keeper.holder, group_rank=0)
         assert error.count("it closed the connection") == 2
+
+
+async def test_a_fetch_overwrites_the_older_snapshot_and_reports_it() -> None:
+    async with copying_pods() as (owner, keeper, spare):
+        await planned(owner, keeper)
+        saved = await copied(owner, keeper, 8, state(5000, 8))
+        await keeper.plan(token=R1)
+        await spare.plan(token=R1)
+        # given a pod that has two other snapshots
+        older, newer = [spare.save(step, state(5000, step)) for step in (5, 6)]
+        spare.link.do(FetchCopy(R1, 0, saved, (keeper.holder,)))
+        assert await spare.next_event() == CopyFetched(R1, saved, "", (older,))
+        # when it fetches the same one again, then this overwrites no other one
+        spare.link.do(FetchCopy(R1, 0, saved, (keeper.holder,)))
+        assert await spare.next_event() == CopyFetched(R1, saved, "", (older,))
+        assert spare.content(newer.step % 2, 5000) == state(5000, 6)
+        # and the answer to the next plan names what was overwritten too
+        spare.link.do(PlanCopies(R2, 0, CopyPlan(3)))
+        assert await spare.next_event() == CopiesPlanned(R2, (), (older,))
+
+
+async def test_a_newer_plan_ends_a_fetch_of_the_older_round() -> None:
+    size = 24 << 20
+    async with copying_pods(size) as (owner, keeper, spare):
+        await planned(owner, keeper)
+        saved = await copied(owner, keeper, 7, bytes(size))
+        await keeper.plan(token=R1)
+        await spare.plan(token=R1)
+        # given a fetch that has begun to write, from a pod that is slow
+        before = spare.save(6, state(5000))
+        spare.save(5, state(5000))
+        spare.link.do(FetchCopy(R1, 0, saved, (keeper.holder,)))
+        await until(
+            lambda: os.pread(spare.memory.files[0], 8, PAGE + PAGE + size) == bytes(8), "the begin of the fetch"
+        )
+        keeper.signal_process(signal.SIGSTOP)
+        # when a newer round begins, then the fetch is not answered, and leaves no snapshot
+        spare.link.do(PlanCopies(R2, 0, CopyPlan(3)))
+        planned_again = await spare.next_event()
+        keeper.signal_process(signal.SIGCONT)
+        assert await spare.fetch(before, spare.holder, group_rank=0, token=R2) == "pod uid-2: it has no whole copy"
+        with pytest.raises(AssertionError):
+            spare.content(1, size)
+        assert planned_again == CopiesPlanned(R2, (), (SavedStep(R0, 5),))
+
+
+async def test_a_process_that_is_killed_within_a_fetch_may_have_overwritten_any_snapshot() -> None:
+    async with copying_pods() as (owner, keeper, spare):
+        await planned(owner, keeper)
+        saved = await copied(owner, keeper, 7, state(5000))
+        await keeper.plan(token=R1)
+        await spare.plan(token=R1)
+        keeper.signal_process(signal.SIGSTOP)
+        spare.link.do(FetchCopy(R1, 0, saved, (keeper.holder,)))
+        spare.link.kill_process()
+        assert await spare.next_event() == CopyFetched(R1, saved, "the process for copies has ended", None)
 
 
 async def test_a_process_that_is_killed_within_a_copy_leaves_the_older_one_whole() -> None:

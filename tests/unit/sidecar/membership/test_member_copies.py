@@ -88,9 +88,10 @@ def test_a_copy_is_fetched_and_counts_as_the_pods_own() -> None:
     assert driven.hear(order) == [e.FetchCopy(R1, 0, SavedStep(R0, 8), (HOLDER,))]
     # a repeated order changes nothing
     assert driven.hear(order) == []
-    assert to_coordinator(driven.do(e.CopyFetched(R1, SavedStep(R0, 8)))) == [m.CopyFetched(R1, SavedStep(R0, 8))]
+    answer = m.CopyFetched(R1, SavedStep(R0, 8), whole=(SavedStep(R0, 7), SavedStep(R0, 8)))
+    assert to_coordinator(driven.do(e.CopyFetched(R1, SavedStep(R0, 8)))) == [answer]
     # then the next coordinator learns of it, and a repeated order is answered at once
-    assert to_coordinator(driven.hear(order)) == [m.CopyFetched(R1, SavedStep(R0, 8))]
+    assert to_coordinator(driven.hear(order)) == [answer]
     driven.do(e.LinkDown(), e.LinkUp("10.0.0.9"))
     effects = driven.do(e.LinkUp("10.0.0.9"))
     (join,) = [x for x in to_coordinator(effects) if isinstance(x, m.Join)]
@@ -103,9 +104,66 @@ def test_a_fetch_that_has_failed_is_reported_with_its_reason() -> None:
     driven.do(e.CopiesPlanned(R1, KEPT), e.FromLauncher(l.WorkersStarted(R1, SAVED)))
     driven.hear(m.FetchCopy(R1, SavedStep(R0, 8), (HOLDER,)))
     failed = driven.do(e.CopyFetched(R1, SavedStep(R0, 8), "it is damaged"))
-    assert to_coordinator(failed) == [m.CopyFetched(R1, SavedStep(R0, 8), "it is damaged")]
+    assert to_coordinator(failed) == [m.CopyFetched(R1, SavedStep(R0, 8), "it is damaged", SAVED.whole)]
     # and another copy of it may be fetched
     assert driven.hear(m.FetchCopy(R1, SavedStep(R0, 8), (HOLDER,))) != []
+
+
+def fetching(saved: SavedSteps = SAVED) -> DrivenMember:
+    driven = assigned()
+    driven.do(e.CopiesPlanned(R1, KEPT), e.FromLauncher(l.WorkersStarted(R1, saved)))
+    driven.hear(m.FetchCopy(R1, SavedStep(R0, 8), (HOLDER,)))
+    return driven
+
+
+def test_a_snapshot_that_a_fetch_has_overwritten_does_not_count_any_more() -> None:
+    both = SavedSteps((SavedStep(R0, 6), SavedStep(R0, 7)))
+    for overwritten, left in (((SavedStep(R0, 6),), (SavedStep(R0, 7),)), (None, ())):
+        failed = e.CopyFetched(R1, SavedStep(R0, 8), "it is damaged", overwritten)
+        answer = m.CopyFetched(R1, SavedStep(R0, 8), "it is damaged", left)
+        assert to_coordinator(fetching(both).do(failed)) == [answer]
+
+
+def test_a_snapshot_that_a_fetch_of_the_round_before_has_overwritten_is_not_reported() -> None:
+    both = SavedSteps((SavedStep(R0, 6), SavedStep(R0, 7)))
+    for overwritten, left in (((SavedStep(R0, 6),), (SavedStep(R0, 7),)), (None, ())):
+        driven = assigned()
+        driven.report(l.WorkersStarted(R1, both))
+        started = driven.do(e.CopiesPlanned(R1, KEPT, overwritten))
+        assert to_coordinator(started) == [m.Started(R1, SavedSteps(left), KEPT)]
+    # and in the next round the launcher's report counts again: its memory does not have what was overwritten before
+    driven.hear(replace(assign(R2), copies=PLAN))
+    driven.report(l.WorkersStarted(R2, both))
+    assert to_coordinator(driven.do(e.CopiesPlanned(R2, KEPT))) == [m.Started(R2, both, KEPT)]
+
+
+def started_again(driven: DrivenMember, rank: int = 0) -> SavedSteps | None:
+    """The report of the next round, whose launcher does not know of fetched copies."""
+    driven.hear(replace(assign(R2, rank), copies=PLAN))
+    driven.report(l.WorkersStarted(R2, SavedSteps(())))
+    (report,) = to_coordinator(driven.do(e.CopiesPlanned(R2, ())))
+    assert isinstance(report, m.Started)
+    return report.saved
+
+
+def test_a_snapshot_that_was_fetched_for_a_round_without_a_choice_counts_in_the_next_one() -> None:
+    fetched = SavedSteps((SavedStep(R0, 8),))
+    driven = fetching()
+    driven.do(e.CopyFetched(R1, SavedStep(R0, 8)))
+    assert started_again(driven) == fetched
+    # but not once the workers have the choice, because then they save
+    driven = fetching()
+    driven.do(e.CopyFetched(R1, SavedStep(R0, 8)))
+    driven.hear(m.Restore(R1, RestoreChoice(SavedStep(R0, 8), from_copies=True)))
+    assert started_again(driven) == SavedSteps(())
+    # nor for other ranks, nor in the memory of another launcher
+    driven = fetching()
+    driven.do(e.CopyFetched(R1, SavedStep(R0, 8)))
+    assert started_again(driven, rank=1) == SavedSteps(())
+    driven = fetching()
+    driven.do(e.CopyFetched(R1, SavedStep(R0, 8)), e.LauncherDown(), e.LauncherUp(hello()), e.LinkUp(e.SERVICE))
+    driven.hear(WELCOME)
+    assert started_again(driven) == SavedSteps(())
 
 
 def test_the_choice_reaches_the_launcher_after_the_fetch() -> None:

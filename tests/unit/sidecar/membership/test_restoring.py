@@ -354,6 +354,26 @@ def test_a_copy_that_cannot_be_fetched_does_not_count() -> None:
     assert choice.reason.startswith("copies could not be fetched: spare-0: pod uid-active-1: it is damaged")
 
 
+def test_the_next_choice_waits_for_all_fetches_and_counts_what_they_have_overwritten() -> None:
+    # given two pods fetch step 6, and both have another one of their own
+    driven = copying()
+    driven.drop("active-1")
+    started(driven, "spare-0", steps_of(R0, 5), kept(rank_0=of(R0, 5, 6)))
+    started(driven, "active-0", steps_of(R0, 5, 7), kept(rank_1=of(R0, 5, 6)))
+    assert fetches(driven, "active-0") == [(SavedStep(R0, 6), ("uid-spare-0",))]
+    assert fetches(driven, "spare-0") == [(SavedStep(R0, 6), ("uid-active-0",))]
+    driven.sent.clear()
+    # when one fetch fails, then nothing is chosen until the other one has ended
+    driven.receive("spare-0", m.CopyFetched(R1, SavedStep(R0, 6), "it is damaged", of(R0, 5)))
+    assert fetches(driven, "spare-0") == choices(driven, "spare-0") == []
+    # and the snapshot that this one has overwritten is fetched first
+    driven.receive("active-0", m.CopyFetched(R1, SavedStep(R0, 6), whole=of(R0, 6, 7)))
+    assert choices(driven, "spare-0") == []
+    assert fetches(driven, "active-0") == [(SavedStep(R0, 5), ("uid-spare-0",))]
+    driven.receive("active-0", m.CopyFetched(R1, SavedStep(R0, 5), whole=of(R0, 5, 7)))
+    assert [x.saved for x in choices(driven, "spare-0")] == [SavedStep(R0, 5)]
+
+
 def test_an_error_of_another_snapshot_than_the_wanted_one_is_ignored() -> None:
     driven = lost_active_0(kept(rank_0=of(R0, 7, 8)))
     driven.receive("spare-0", m.CopyFetched(R1, SavedStep(R0, 7), "damaged"))
