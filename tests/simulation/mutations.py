@@ -15,8 +15,9 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from tests.simulation import test_schedules, test_snapshots
+from tests.simulation import test_scenarios, test_schedules, test_snapshots
 from tests.simulation.sidecars import SimulatedSidecar
+from tests.simulation.training import Numbers
 from tests.simulation.world import Rule
 from understudy_launcher.supervise import Supervisor
 from understudy_operator.plan.status import goodput
@@ -564,21 +565,9 @@ MUTATIONS = (
         _patch(goodput, "_add_pause", _nothing),
     ),
     Mutation(
-        "repeated steps count as new ones",
-        (Rule.PRODUCTIVE_TIME_HAS_STEPS,),
-        _patch(goodput, "_repeats_after", lambda account, facts, pause: False),
-        3000,
-    ),
-    Mutation(
         "steps that are counted are compared with those before the round",
         (Rule.COUNTED_STEPS_ARE_NOT_COMPARED,),
         _patch(round_progress, "_on_first_step", _compare_counted),
-    ),
-    Mutation(
-        "counted steps are known to be new",
-        (Rule.PRODUCTIVE_TIME_HAS_STEPS,),
-        _patch(goodput, "_is_behind", _is_behind_by_any_number),
-        3000,
     ),
     Mutation(
         "a coordinator never steps down",
@@ -593,6 +582,16 @@ SCHEDULED = (
         "a pod that lost its ranks keeps its snapshots",
         _patch(member_workers, "_restorable", lambda me, saved: saved),
         test_snapshots.test_pods_that_were_cut_off_and_come_back_do_not_bring_a_state_that_the_training_has_left,
+    ),
+    ScheduledMutation(
+        "repeated steps count as new ones",
+        _patch(goodput, "_repeats_after", lambda account, facts, pause: False),
+        partial(test_scenarios.test_steps_that_are_made_again_do_not_count_as_new_ones, Numbers.SCRIPT),
+    ),
+    ScheduledMutation(
+        "counted steps are known to be new",
+        _patch(goodput, "_is_behind", _is_behind_by_any_number),
+        partial(test_scenarios.test_steps_that_are_made_again_do_not_count_as_new_ones, Numbers.ROUND),
     ),
     ScheduledMutation(
         "a drain ends without a flush",

@@ -9,8 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from tests.simulation.cluster import Setup, new_cluster
+from tests.simulation.goodput_invariants import GoodputInvariants
 from tests.simulation.invariants import Invariants
 from tests.simulation.pods import Pod
+from tests.simulation.training import Numbers
 from understudy_protocol.enums import CloseReason, Drill, Fault, RoundToken, Strategy
 from understudy_protocol.membership import Replicas
 from understudy_protocol.observer import Recovery
@@ -135,6 +137,18 @@ def test_a_drill_costs_one_restart_and_no_pod(drill: Drill, fault: Fault) -> Non
         assert recovery.reason == f"a drill: restart {restarts} of 10 within 1 h"
         assert job.cluster.seated() == job.members
         job.steps_again()
+
+
+@pytest.mark.parametrize("numbers", Numbers)
+def test_steps_that_are_made_again_do_not_count_as_new_ones(numbers: Numbers) -> None:
+    # given a job whose workers fail again and again after four steps, before the checkpoint at the fifth one
+    job = Job(Setup(actives=3, spares=1, machines=8, steps=400, numbers=numbers))
+    for _ in range(6):
+        job.until(lambda: job.training.groups[job.token].step == 4, 10.0)
+        job.cluster.end_worker(job.members[1].workers()[0], None, "SIGKILL")
+        job.next_round_steps()
+    # then the account has the time of four steps as productive, or says that it does not know which steps were new
+    GoodputInvariants(job.cluster, faults=()).check()
 
 
 def test_a_node_without_power_is_found_within_seconds() -> None:
