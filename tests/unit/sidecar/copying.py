@@ -88,6 +88,12 @@ class CopyingPod:
         assert process is not None
         process.process.send_signal(number)
 
+    def threads(self) -> int:
+        """Of its process for copies."""
+        process = self.link._process
+        assert process is not None
+        return len(os.listdir(f"/proc/{process.process.pid}/task"))
+
     async def next_event(self) -> CopiesPlanned | CopyFetched | CopiesFlushed:
         await until(lambda: bool(self.events), "an answer of the process for copies")
         return self.events.pop(0)

@@ -265,6 +265,23 @@ async def test_a_fetch_overwrites_the_older_snapshot_and_reports_it() -> None:
         assert await spare.next_event() == CopiesPlanned(R2, (), (older,))
 
 
+async def test_a_snapshot_that_was_overwritten_and_fetched_again_is_not_reported_as_overwritten() -> None:
+    async with copying_pods() as (owner, keeper, spare):
+        await planned(owner, keeper)
+        first, second = [await copied(owner, keeper, step, state(5000)) for step in (7, 8)]
+        await keeper.plan(token=R1)
+        await spare.plan(token=R1)
+        # given a fetched snapshot that is older than the other one in the memory
+        spare.save(6, state(5000))
+        assert await spare.fetch(second, keeper.holder, group_rank=0) == ""
+        spare.save(10, state(5000))
+        # when another fetch overwrites it, and it is fetched again
+        spare.link.do(FetchCopy(R1, 0, first, (keeper.holder,)))
+        assert await spare.next_event() == CopyFetched(R1, first, "", (second,))
+        spare.link.do(FetchCopy(R1, 0, second, (keeper.holder,)))
+        assert await spare.next_event() == CopyFetched(R1, second, "", (first,))
+
+
 async def test_a_newer_plan_ends_a_fetch_of_the_older_round() -> None:
     size = 24 << 20
     async with copying_pods(size) as (owner, keeper, spare):
@@ -273,21 +290,26 @@ async def test_a_newer_plan_ends_a_fetch_of_the_older_round() -> None:
         await keeper.plan(token=R1)
         await spare.plan(token=R1)
         # given a fetch that has begun to write, from a pod that is slow
-        before = spare.save(6, state(5000))
-        spare.save(5, state(5000))
-        spare.link.do(FetchCopy(R1, 0, saved, (keeper.holder,)))
-        await until(
-            lambda: os.pread(spare.memory.files[0], 8, PAGE + PAGE + size) == bytes(8), "the begin of the fetch"
-        )
+        spare.save(6, state(5000))
+        before, threads = spare.save(5, state(5000)), spare.threads()
         keeper.signal_process(signal.SIGSTOP)
-        # when a newer round begins, then the fetch is not answered, and leaves no snapshot
-        spare.link.do(PlanCopies(R2, 0, CopyPlan(3)))
-        planned_again = await spare.next_event()
+        spare.link.do(FetchCopy(R1, 0, saved, (keeper.holder,)))
+        await until(lambda: spare.threads() > threads, "the begin of the fetch")
         keeper.signal_process(signal.SIGCONT)
-        assert await spare.fetch(before, spare.holder, group_rank=0, token=R2) == "pod uid-2: it has no whole copy"
+        await until(lambda: os.pread(spare.memory.files[0], 8, PAGE + PAGE + size) == bytes(8), "its first write")
+        keeper.signal_process(signal.SIGSTOP)
+        # when a newer round begins
+        spare.link.do(PlanCopies(R2, 0, CopyPlan(3)))
+        assert await spare.next_event() == CopiesPlanned(R2, (), (before,))
+        keeper.signal_process(signal.SIGCONT)
+        # then the fetch ends without an answer, and leaves no snapshot
+        await until(lambda: spare.threads() == threads, "the end of the fetch")
+        assert await spare.plan(token=R2) == ()
         with pytest.raises(AssertionError):
             spare.content(1, size)
-        assert planned_again == CopiesPlanned(R2, (), (SavedStep(R0, 5),))
+        # nor has it failed when the process ends later
+        spare.link.kill_process()
+        assert isinstance(await spare.next_event(), CopiesPlanned)
 
 
 async def test_a_process_that_is_killed_within_a_fetch_may_have_overwritten_any_snapshot() -> None:

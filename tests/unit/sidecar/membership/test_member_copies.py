@@ -131,10 +131,10 @@ def test_a_snapshot_that_a_fetch_of_the_round_before_has_overwritten_is_not_repo
         driven.report(l.WorkersStarted(R1, both))
         started = driven.do(e.CopiesPlanned(R1, KEPT, overwritten))
         assert to_coordinator(started) == [m.Started(R1, SavedSteps(left), KEPT)]
-    # and in the next round the launcher's report counts again: its memory does not have what was overwritten before
-    driven.hear(replace(assign(R2), copies=PLAN))
-    driven.report(l.WorkersStarted(R2, both))
-    assert to_coordinator(driven.do(e.CopiesPlanned(R2, KEPT))) == [m.Started(R2, both, KEPT)]
+        # and in the next round the launcher's report counts again: its memory has not what was overwritten before
+        driven.hear(replace(assign(R2), copies=PLAN))
+        driven.report(l.WorkersStarted(R2, both))
+        assert to_coordinator(driven.do(e.CopiesPlanned(R2, KEPT))) == [m.Started(R2, both, KEPT)]
 
 
 def started_again(driven: DrivenMember, rank: int = 0) -> SavedSteps | None:
