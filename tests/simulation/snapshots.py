@@ -147,7 +147,7 @@ class SimulatedCopies:
     def _on_plan(self, token: RoundToken, group_rank: int, plan: CopyPlan) -> None:
         if (token, plan.holders) != (self._token, self._plan.holders):
             self._sent.clear()
-        if token > self._token:
+        if self._fetching is not None and self._fetching.token < token:
             self._fetching = None
         self._token, self._group_rank, self._plan, memory = token, group_rank, plan, self.memory
         kept: tuple[KeptSteps, ...] = ()

@@ -12,6 +12,7 @@ Rules:
   with the fault, and ends when all workers run.
 - The last step is known if a pod has measured the pause, or if the coordinator that reports the fault has seen it.
   Otherwise the time from the newest step in status to the fault is Unknown. So no pause counts as productive.
+- If no coordinator reports when a pause ended, it lasts until the last step before the next one.
 - Recoveries that ended while no operator ran, and that no coordinator reports any more, appear in the counts alone:
   the time in which they must have been is Unknown.
 - Steps that are counted from the start of their round are new steps: their numbers show neither what was lost nor what
@@ -166,19 +167,23 @@ class _Facts:
         for entry in sorted(entries, key=lambda x: x.detected_at):
             until = self._end(group)
             if group and until is not None and parse_time(entry.detected_at) >= until:
-                yield self._pause(group, reported)
+                yield self._pause(group, until, reported)
+                group = []
+            elif group and (stepped_at := _step_between(group, entry, reported)) is not None:
+                yield self._pause(group, stepped_at, reported)
                 group = []
             group.append(entry)
         if group:
-            yield self._pause(group, reported)
+            yield self._pause(group, self._end(group), reported)
 
-    def _pause(self, entries: Sequence[RecoveryStatus], reported: Mapping[str, Recovery]) -> _Pause:
+    def _pause(
+        self, entries: Sequence[RecoveryStatus], until: float | None, reported: Mapping[str, Recovery]
+    ) -> _Pause:
         found = [reported[x.detected_at] for x in entries if x.detected_at in reported]
-        measured = [x.resumed_at - x.pause_s for x in found if x.resumed_at is not None and x.pause_s is not None]
         return _Pause(
             tuple(entries),
-            self._end(entries),
-            min(measured, default=None),
+            until,
+            min(_measured(entries, reported), default=None),
             max((x.vacant_until for x in found if x.vacant_until is not None), default=None),
             max((x.caught_up_at for x in found if x.caught_up_at is not None), default=None),
         )
@@ -195,6 +200,21 @@ class _Facts:
             steps = [at for at in (self.stepping_since, self.progress.at) if at is not None and at > detected_at]
             ends = ends or [min(steps, default=-1.0)]
         return max((at for at in ends if at >= detected_at), default=None)
+
+
+def _measured(entries: Iterable[RecoveryStatus], reported: Mapping[str, Recovery]) -> list[float]:
+    """The last step before the pause, for each of these recoveries of which a pod has measured it."""
+    found = [reported[x.detected_at] for x in entries if x.detected_at in reported]
+    return [x.resumed_at - x.pause_s for x in found if x.resumed_at is not None and x.pause_s is not None]
+
+
+def _step_between(
+    entries: Sequence[RecoveryStatus], entry: RecoveryStatus, reported: Mapping[str, Recovery]
+) -> float | None:
+    """The last step before this recovery, if it came after the faults of these, which no coordinator reports."""
+    if any(x.detected_at in reported for x in entries):
+        return None
+    return next((at for at in _measured([entry], reported) if at > parse_time(entries[-1].detected_at)), None)
 
 
 def _as_in_status(at: float) -> float:

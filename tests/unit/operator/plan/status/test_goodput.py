@@ -297,6 +297,18 @@ def test_faults_that_overlap_are_one_pause_with_one_cause():
     assert [(entry.fault, entry.seconds) for entry in account.goodput.lost] == [(Fault.PROCESS, 9.0)]
 
 
+def test_a_pause_whose_end_no_coordinator_reports_lasts_until_the_step_before_the_next_one():
+    """Found by the simulation (seed 1062026)."""
+    # given a pause that a new coordinator reports, which is lost soon after the first step of its round
+    lost = a_snapshot(recoveries=[fault(172.0)], members=BROKEN, actives=2)
+    account = training().reconcile(172.5, lost)
+    # when the next coordinator reports a later fault alone, before which a step was made at 184
+    ended = fault(183.0, 190.0, pause_s=6.0, lost_steps=0)
+    account.reconcile(190.5, trains(120, 190.0, since=190.0, recoveries=[ended]))
+    # then no part of the first pause was productive
+    assert account.seconds == {"starting": 60.0, "productive": 100.0, "unknown": 12.0, "restart": 18.0}
+
+
 def test_a_suspension_begins_with_the_last_step_and_a_start_follows_it():
     # given a job that is suspended
     account = training().change(suspend=True).reconcile(180.0, trains(110, 170.0, since=60.0))
