@@ -3,7 +3,8 @@
 Rules: the first fault of a round is its cause, and its consequences within the round get no entry. A member that was
 lost, or had left, before or at the same time replaces the cause: its peers' workers only failed because of that. A
 fault during an open recovery gets its own entry; the next step ends them all. A recovery that is open when the
-coordinator changes stays open in the next term, as the same entry. Failures that are reported after the first one and
+coordinator changes stays open in the next term, as the same entry. If members report later that its round has stepped,
+it ended with the last step before the next pause at the latest. Failures that are reported after the first one and
 before the next round is formed are consequences of the newest entry: texts of members, so their number and length are
 limited.
 
@@ -37,6 +38,7 @@ class RecoveryLog:
     open: list[Recovery] = field(default_factory=list)
     begun: Counter[str] = field(default_factory=Counter)  # by fault, as first detected
     _done: deque[Recovery] = field(default_factory=lambda: deque(maxlen=MAX_RECOVERIES))
+    _stepped: int = -1  # the newest round that had stepped when the newest one was formed
     _repeats_until: int | None = None  # the newest step before the faults, until the training has made it again
 
     def begin(self, fault: Fault, cause: Cause, next_round: int, now: float, reason: str = "") -> None:
@@ -109,12 +111,14 @@ class RecoveryLog:
         reason: str = "",
         restarted_in_place: Container[str] = (),
         vacant_until: float | None = None,
+        stepped: int = -1,
     ) -> None:
         """The next round was assigned: it recovers all entries without a strategy.
 
         reason: added to the entry's own. restarted_in_place: pods whose workers restart in place, whatever the
-        strategy.
+        strategy. stepped: the newest round that has stepped, as far as members report.
         """
+        self._stepped = stepped
         self.open = [
             entry
             if entry.strategy is not None
@@ -204,7 +208,14 @@ class RecoveryLog:
         self._done = deque(
             [_resumed(x, at, pause_s) if x.round == round_number else x for x in self._done], maxlen=MAX_RECOVERIES
         )
-        return self._end([_resumed(entry, at, pause_s) for entry in self.open])
+        return self._end([self._resumed(entry, at, pause_s) for entry in self.open])
+
+    def _resumed(self, entry: Recovery, at: float, pause_s: float | None) -> Recovery:
+        paused_at = None if pause_s is None else at - pause_s
+        has_stepped = entry.strategy is not None and entry.round <= self._stepped
+        if has_stepped and paused_at is not None and paused_at > entry.detected_at:
+            return _resumed(entry, paused_at, None)
+        return _resumed(entry, at, pause_s)
 
     def on_running(self, at: float) -> list[Recovery]:
         """All workers run, and the script reports no steps: return the recoveries that this ends."""

@@ -107,7 +107,7 @@ def _on_recovered(state: CoordinatorState, done: Sequence[Recovery], now: float)
         if entry.pause_s is not None:
             end = f"training paused for {entry.pause_s:.2f} s"
         elif entry.resumed_at is not None:
-            end = f"the first step ended {now - entry.detected_at:.2f} s after the fault"
+            end = f"the first step ended {entry.resumed_at - entry.detected_at:.2f} s after the fault"
         state.log(f"recovered from {entry.fault.value} by {strategy}, round {entry.round}: {end}")
     if done:
         state.notify_observers()

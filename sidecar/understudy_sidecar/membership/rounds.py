@@ -163,7 +163,9 @@ def _form_round(state: CoordinatorState, placement: Placement, now: float) -> No
     size = len(roster.holders)
     state.round.form(RoundToken(state.term.epoch, state.term.number, state.round.number + 1), size, now)
     state.expect_step(now)
-    state.recovery_log.on_round(state.round.token.round, strategy, reason, restarted_in_place, vacant_until)
+    state.recovery_log.on_round(
+        state.round.token.round, strategy, reason, restarted_in_place, vacant_until, state.round.stepped.round
+    )
     state.backoff.on_round(now)
     state.steps.new_round()
     state.silence.new_round(size, now)

@@ -118,6 +118,28 @@ def test_faults_that_overlap_are_entries_of_their_own_and_end_together() -> None
     assert [(x.round, x.strategy) for x in given.on_step(2, 12.0)] == [(1, Strategy.IN_PLACE), (2, Strategy.SPARE_SWAP)]
 
 
+def test_a_recovery_whose_round_stepped_before_its_coordinator_was_lost_ended_before_the_next_pause() -> None:
+    """Found by the simulation (seed 1063573)."""
+    # given an entry that is still open in the snapshot of the lost coordinator, and members that stepped in its round
+    given = RecoveryLog()
+    given.begin(Fault.POD, POD, 1, 10.0)
+    given.on_round(1, Strategy.SPARE_SWAP)
+    given.begin(Fault.POD, POD, 2, 30.0)
+    given.on_round(2, Strategy.SPARE_SWAP, stepped=1)
+    # when the next round steps after a pause from 29 to 31
+    assert [(x.resumed_at, x.pause_s) for x in given.on_step(2, 31.0, 2.0)] == [(29.0, None), (31.0, 2.0)]
+
+
+def test_a_recovery_whose_round_has_not_stepped_ends_with_the_next_one() -> None:
+    # given a drained pod, before and after whose drain the old round stepped
+    given = RecoveryLog()
+    given.begin(Fault.POD, POD, 1, 10.0)
+    given.on_round(1, Strategy.SPARE_SWAP, stepped=0)
+    given.begin(Fault.POD, POD, 2, 12.0)
+    given.on_round(2, Strategy.SPARE_SWAP, stepped=0)
+    assert [(x.resumed_at, x.pause_s) for x in given.on_step(2, 13.0, 2.0)] == [(13.0, 2.0), (13.0, 2.0)]
+
+
 def test_the_newest_entries_are_kept_and_all_are_counted() -> None:
     given = RecoveryLog()
     for number in range(KEPT + 5):
