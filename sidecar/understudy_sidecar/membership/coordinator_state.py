@@ -298,4 +298,10 @@ class CoordinatorState:
         """Whether a majority of the voters is connected, not silent, and still follows this coordinator."""
         if self.quorum.check is not None:
             return False
-        return not self.voter_configs.newest.exists or self.roster.connected_voters.has_majority()
+        if self.voter_configs.newest.exists:
+            return self.roster.connected_voters.has_majority()
+        # Before the first round there are no voters, and the operator may have appointed another coordinator.
+        connected, silent = self.roster.connected, self.roster.suspects.keys()
+        if self.quorum.observers or not self.round.is_first or not silent:
+            return True
+        return len(connected - silent) > len(silent)

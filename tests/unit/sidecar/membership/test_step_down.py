@@ -1,5 +1,7 @@
 """A coordinator without an observer that can only wait steps down: another one may have been appointed."""
 
+import pytest
+
 from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_sidecar.membership.events import ObserversChanged
 
@@ -45,3 +47,28 @@ def test_an_observer_that_disconnects_gives_it_the_whole_time_again() -> None:
     driven.do(ObserversChanged(0))
     driven.later(STEP_DOWN_S - 1, "active-0")
     assert not driven.step_down_reason
+
+
+@pytest.mark.parametrize(("observers", "round_number"), [(0, -1), (1, 0)])
+def test_without_an_observer_half_of_the_pods_form_no_first_round(observers: int, round_number: int) -> None:
+    """Found by the simulation (seed 1061539): another coordinator may have been appointed, and has the other pods."""
+    driven = DrivenCoordinator(actives=1)
+    for name in ("spare-0", "spare-1"):
+        driven.join(name)
+    driven.later(17.0, "spare-0", "spare-1")
+    # when one of two pods goes silent, then the other one gets the rank after half a minute only if an operator sees it
+    driven.drop("spare-1", silent=True)
+    driven.do(ObserversChanged(observers))
+    driven.later(13.5, "spare-0")
+    assert driven.token.round == round_number
+
+
+def test_a_coordinator_with_most_of_the_pods_forms_the_first_round_without_an_observer() -> None:
+    driven = DrivenCoordinator(actives=2)
+    for name in ("active-0", "spare-0", "spare-1"):
+        driven.join(name)
+    driven.later(17.0, "active-0", "spare-0", "spare-1")
+    driven.drop("spare-1", silent=True)
+    driven.do(ObserversChanged(0))
+    driven.later(13.5, "active-0", "spare-0")
+    assert driven.token.round == 0
