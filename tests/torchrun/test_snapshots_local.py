@@ -148,9 +148,10 @@ def test_fsdp2_continues_with_the_losses_of_an_undisturbed_training(
     # then no round begins at the first step, and each loss is that of one process without a fault
     assert {of_rank[0][4] for of_rank in last} == {"memory"}
     monkeypatch.syspath_prepend(torch)
-    expected = undisturbed_losses(max(int(x[2]) for of_rank in last for x in of_rank))
-    for number in range(3):
-        for of_rank in notes(tmp_path, number, 0, ranks=2):
+    rounds = [notes(tmp_path, number, 0, ranks=2) for number in range(3)]
+    expected = undisturbed_losses(max(int(x[2]) for of_rank in rounds[-1] for x in of_rank))
+    for number, of_ranks in enumerate(rounds):
+        for of_rank in of_ranks:
             for _, _, step, loss, _ in of_rank:
                 assert float(loss) == pytest.approx(expected[int(step)], rel=1e-5), (number, step)
 
