@@ -97,6 +97,13 @@ def reason() -> str:
     return _NO_MEMORY if memory is None else memory.reason
 
 
+def complain(text: str) -> None:
+    """Write it to stderr, once per text."""
+    memory = _memory()
+    if memory is not None:
+        memory.complain(text)
+
+
 class _Unsuitable(Exception):
     """The state cannot be stored. The text has the reason."""
 
@@ -201,10 +208,14 @@ class _Memory:
         try:
             return self._write(_checked_step(step), state)
         except (_Unsuitable, RecursionError, OSError) as error:
-            if str(error) not in self._complaints and len(self._complaints) < 10:
-                self._complaints.add(str(error))
-                _say(f"snapshot.save({step}) has stored nothing: {error}")
+            self.complain(f"snapshot.save({step}) has stored nothing: {error}", about=str(error))
             return False
+
+    def complain(self, text: str, about: str = "") -> None:
+        """about: what is the same in texts of which only the first one is written."""
+        if (about or text) not in self._complaints and len(self._complaints) < 10:
+            self._complaints.add(about or text)
+            _say(text)
 
     def _write(self, step: int, state: Any) -> bool:
         tensors: list[torch.Tensor] = []

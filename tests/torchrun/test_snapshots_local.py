@@ -83,6 +83,31 @@ dist.destroy_process_group()
 """
 
 
+#: As FSDP_SCRIPT, by means of torch.distributed.checkpoint. The folder has no checkpoint.
+DCP_SCRIPT = (
+    FSDP_SCRIPT.replace(
+        "from understudy_torch import snapshot, step",
+        "from torch.distributed import checkpoint\n"
+        "from understudy_torch import step\n"
+        "from understudy_torch.dcp import SnapshotReader, SnapshotWriter",
+    )
+    .replace(
+        "restored = snapshot.load(like=state())",
+        "reader, restored = SnapshotReader(checkpoint.FileSystemReader('none')), state()\n"
+        "if reader.step is None:\n"
+        "    restored = None\n"
+        "else:\n"
+        "    checkpoint.load(restored, storage_reader=reader)",
+    )
+    .replace(
+        "    assert snapshot.save(done, state())",
+        "    writer = SnapshotWriter(done)\n"
+        "    checkpoint.save(state(), storage_writer=writer)\n"
+        "    assert writer.has_stored",
+    )
+)
+
+
 @pytest.fixture
 def start(tmp_path: Path, torch: Path) -> Iterator[Start]:
     """Two members of two workers, with memory for snapshots."""
@@ -130,12 +155,13 @@ def test_a_killed_worker_costs_at_most_one_step(start: Start, tmp_path: Path, wo
     assert run.wait(LIMIT_S) == 0
 
 
+@pytest.mark.parametrize("script", [FSDP_SCRIPT, DCP_SCRIPT], ids=["load(like)", "torch.distributed.checkpoint"])
 def test_fsdp2_continues_with_the_losses_of_an_undisturbed_training(
-    tmp_path: Path, torch: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, torch: Path, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
     # given a training with FSDP2 that keeps the shards of its model and of its optimizer
     options = ("--nodes", "2", "--nproc", "1", "--snapshots", "1Mi", "--spares", "1")
-    with local_runs(tmp_path, torch, FSDP_SCRIPT, *options) as start:
+    with local_runs(tmp_path, torch, script, *options) as start:
         run = start("--", sys.executable, "-u", "{train}")
         notes(tmp_path, 0, 10, ranks=2)
         # when a worker is killed, and then all processes of a member
