@@ -113,6 +113,31 @@ async def test_a_pod_on_which_injection_fails_does_not_block_jobs(
         await events_on(cluster, "evil")
 
 
+@in_virtual_time
+async def test_a_label_of_a_node_enqueues_only_jobs_whose_topology_has_that_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    enqueued = list[str]()
+    api = ClusterApi()
+    api.apply_job("llm")
+    spec = api.apply_job("zoned")["spec"]
+    api.apply_job("zoned", spec={**spec, "spares": {"replicas": 1, "topologyKey": "zone"}})
+    node = api.put("/api/v1/nodes/n1", {"kind": "Node", "metadata": {"labels": {"zone": "a", "rack": "1"}}})
+    async with running(api) as cluster:
+        await cluster.until(lambda: len(api.pods_of("llm")) == 2)
+        monkeypatch.setattr(JobWorker, "enqueue", lambda worker: enqueued.append(worker._key[1]))
+
+        def change(labels: dict[str, str], version: int) -> None:
+            changed = {**node["metadata"], "labels": labels, "resourceVersion": str(version)}
+            cluster.operator.on_watch_event(Kind.NODE, "MODIFIED", {**node, "metadata": changed})
+
+        # when another label changes, then no job is enqueued; and with the topology key, only the one that has it
+        change({"zone": "a", "rack": "2"}, 9998)
+        assert enqueued == []
+        change({"zone": "b", "rack": "2"}, 9999)
+        assert enqueued == ["zoned"]
+
+
 @pytest.mark.attack("A1", "has a job over which a node's change fails", before="no later job was woken by it")
 @in_virtual_time
 async def test_a_job_on_which_the_change_of_a_node_fails_does_not_block_other_jobs(

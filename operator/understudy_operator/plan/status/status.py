@@ -114,7 +114,8 @@ def _phase(observed: Observed, status: JobStatus, jobs: Sequence[JobView], now: 
 
 
 def _phase_of_jobs(observed: Observed, jobs: Sequence[JobView]) -> str:
-    if not any(view.active or view.phase is not JobPhase.OPEN for view in jobs):
+    # A Job whose pods have all succeeded is ready and not active, until the Job controller reports its end.
+    if not any(view.active or view.ready or view.phase is not JobPhase.OPEN for view in jobs):
         return "Pending"
     started_groups = {view.group for view in jobs}
     wanted = sum(group.replicas for group in observed.job.spec.replicated_jobs if group.name in started_groups)

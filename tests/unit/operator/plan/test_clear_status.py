@@ -66,6 +66,17 @@ def test_a_false_condition_does_not_have_the_reason_of_the_true_one():
     assert read_clear_status(succeeded, "Failed") == ("False", "Succeeded", "")
 
 
+def test_the_phase_stays_running_while_its_pods_finish_one_after_the_other():
+    # given a Job of two pods, each of which runs or has succeeded
+    phases = [
+        status_of(jobs(a_child(active=2 - succeeded, ready=2 - succeeded, succeeded=succeeded)))["phase"]
+        for succeeded in (0, 1, 2)
+    ]
+    assert phases == ["Running"] * 3
+    # but a Job one of whose pods is not ready has not started
+    assert status_of(jobs(a_child(active=2, ready=1)))["phase"] == "Starting"
+
+
 def test_the_reasons_stay_in_later_reconciles():
     status = status_of(jobs(SUCCEEDED_JOB))
     given = jobs(SUCCEEDED_JOB)
