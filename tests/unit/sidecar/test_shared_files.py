@@ -27,6 +27,8 @@ from understudy_protocol.enums import CloseReason, Term, Verdict
 from understudy_protocol.hard_state import HardState
 from understudy_protocol.membership import Close, NodeVerdict
 from understudy_sidecar import records, settings
+from understudy_sidecar.copy_commands import Setup
+from understudy_sidecar.copy_link import CopyLink
 from understudy_sidecar.launcher_link import LauncherLink
 from understudy_sidecar.records import CannotRead
 from understudy_sidecar.rollouts_link import RolloutsLink
@@ -129,6 +131,25 @@ async def test_a_socket_takes_connections_whatever_was_at_its_path(
         assert mode(path) == 0o666
         with socket.socket(socket.AF_UNIX) as process:
             process.connect(str(path))
+    assert (mode(private), files.read_file(private, 100)) == (before, KEY.encode())
+
+
+@pytest.mark.attack("C4", "an entry instead of the socket for snapshots", before="there were no copies")
+@pytest.mark.parametrize("obstacle", OBSTACLES.values(), ids=OBSTACLES)
+async def test_the_socket_for_snapshots_takes_connections_whatever_was_at_its_path(
+    folder: Path, private: Path, obstacle: Obstacle
+) -> None:
+    path, before = folder / "copies.sock", mode(private)
+    obstacle(path, private)
+    link = CopyLink(Setup("00" * 32, "job-uid", "uid-0", 1), lambda event: None)
+    await link.start(path)
+    try:
+        assert stat.S_ISSOCK(path.lstat().st_mode)
+        assert mode(path) == 0o666
+        with socket.socket(socket.AF_UNIX) as process:
+            process.connect(str(path))
+    finally:
+        await link.close()
     assert (mode(private), files.read_file(private, 100)) == (before, KEY.encode())
 
 
