@@ -3,10 +3,12 @@
 import os
 import signal
 from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 
 from tests.e2e.acts import worker_pids
+from tests.e2e.compared import compared, fault_of
 from tests.e2e.lanes import NAMESPACE
 from tests.e2e.plain import MakeJob, PlainJob, alive
 from tests.e2e.training import Raw
@@ -60,15 +62,13 @@ def test_a_job_with_host_network_survives_the_loss_of_a_worker_of_the_coordinato
         assert all(24000 <= port <= 24999 for port in ports)
 
     # when a worker is killed
-    before = job.status()
     active = next(pod for pod in alive(job) if pod["metadata"]["labels"]["understudy.dev/role"] == "active")
-    os.kill(worker_pids(job, active["metadata"]["name"])[0], signal.SIGKILL)
-    # then all workers restart in place
-    status = wait_for_next_round(job, before)
-    assert status["lastRecovery"]["strategy"] == "InPlace"
+    with compared(job, replace(fault_of(active, "Process", "InPlace"), signal="SIGKILL")):
+        # then all workers restart in place
+        os.kill(worker_pids(job, active["metadata"]["name"])[0], signal.SIGKILL)
 
     # when the coordinator is killed
-    was = status["coordinator"]
+    was = job.status()["coordinator"]
     coordinator = job.pod(was["podUID"])["metadata"]["name"]
     for pid in job.cluster.container_pids(NAMESPACE, coordinator).values():
         os.kill(pid, signal.SIGKILL)
