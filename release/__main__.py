@@ -1,14 +1,13 @@
 """`make release`: the files of a release, in build/release.
 
-    understudy-operator-VERSION.oci.tar, understudy-sidecar-VERSION.oci.tar   the images that the tests of this
-    checkout run
-    understudy-CHARTVERSION.tgz                                               the chart
-    understudy_training-VERSION-py3-none-any.whl                              local mode, understudy_rollout, …
-    kubectl-understudy                                                        the command line as one file
-    *.cdx.json                                                                an SBOM for each image (CycloneDX)
-    understudy-VERSION.provenance.json                                        how they were made (in-toto, SLSA); not
-    signed SHA256SUMS                                                                of all of these: `sha256sum
-    --check SHA256SUMS`
+    understudy-operator-VERSION.oci.tar           the images that the tests of this checkout run
+    understudy-sidecar-VERSION.oci.tar
+    understudy-CHARTVERSION.tgz                   the chart
+    understudy_training-VERSION-py3-none-any.whl  local mode, understudy_rollout, …
+    kubectl-understudy                            the command line as one file
+    *.cdx.json                                    an SBOM for each image (CycloneDX)
+    understudy-VERSION.provenance.json            how they were made (in-toto, SLSA); not signed
+    SHA256SUMS                                    of all of these; sha256sum --check reads it
 
 A release is made from a commit: a changed working tree is refused.
 """
