@@ -109,6 +109,7 @@ class Training:
         self.newest_stepped = RoundToken(0, 0, -1)
         self.stepped_at: float | None = None
         self.stepped_in: dict[RoundToken, float] = {}  # when each round made its newest step
+        self.steps_at: dict[RoundToken, list[float]] = {}  # when each round made its steps
         self._steppers: dict[RoundToken, set[str]] = {}  # the pods of each round that has stepped
         self.began_to_step: dict[RoundToken, float] = {}  # when each round made its first step
         self.paused_before: dict[RoundToken, list[float]] = {}  # seconds from each last step before to its first
@@ -304,6 +305,7 @@ class Training:
             self.began_to_step[group.token] = self.world.now
         self._add_time(group)
         self.stepped_at = self.stepped_in[group.token] = self.world.now
+        self.steps_at.setdefault(group.token, []).append(self.world.now)
         self._steppers[group.token] = {worker.pod for worker in group.workers.values()}
         for worker in group.workers.values():
             worker.stepped = True

@@ -135,14 +135,19 @@ def waits_for_saves(state: CoordinatorState, now: float) -> bool:
 
 
 def deadline(state: CoordinatorState) -> float | None:
-    times = [state.roster.leaving_due] if state.roster.leaving else []
+    times = [state.roster.leaving_due] if state.roster.leaving and state.has_majority() else []
     if state.draining is not None and state.now < state.draining.until:
         times.append(state.draining.until)
     return min(times, default=None)
 
 
 def on_time(state: CoordinatorState, now: float) -> None:
-    """Lose the leaving members whose time is over; recover drained members if no round would follow otherwise."""
+    """Lose the leaving members whose time is over; recover drained members if no round would follow otherwise.
+
+    Without a majority, a next coordinator decides.
+    """
+    if not state.has_majority():
+        return
     for member in state.roster.end_grace_periods(now):
         faults.lose_member(state, member, Fault.POD, "its pod was asked to end, and its grace is over", now)
     if state.draining is None:

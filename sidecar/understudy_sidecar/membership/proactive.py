@@ -9,6 +9,7 @@ all.
   - A user drains the pod, or NextCheckpoint and the node ends for maintenance or preemption: the coordinator drains all
     actives, this one too, and swaps it when all have saved, or when the grace is over. A user's drain waits for the
     first step of the round, for a minute: several of them, one after the other, would stop the training meanwhile.
+    The swap waits for a majority: the next coordinator would learn of an eviction that it has not decided.
   - Now, and no user drains the pod: at once, and no member saves.
 The coordinator swaps its own pod only if a standby coordinator is connected; before a drain it transfers its
 leadership, and the next coordinator decides.
@@ -60,7 +61,7 @@ def on_ended(
     """Handle the end of a member that was drained for a swap. False if this member was not."""
     if member.uid not in state.swaps.begun or state.draining is None or message.token != state.draining.token:
         return False
-    if isinstance(message, m.Drained):
+    if isinstance(message, m.Drained) and state.has_majority():
         _end_drain(state, member, "", now)
     elif isinstance(message, m.Finished):
         return False  # it finished before the drain
@@ -158,7 +159,9 @@ def _drain(state: CoordinatorState, member: MemberRecord, swap: Swap, now: float
 def _end_drains(state: CoordinatorState, now: float) -> None:
     for uid in [uid for uid in state.swaps.begun if uid not in state.roster.members]:
         del state.swaps.begun[uid]  # it was lost meanwhile
-    if state.swaps.begun and (state.draining is None or now >= state.draining.until):
+    if not state.swaps.begun or not state.has_majority():
+        return
+    if state.draining is None or now >= state.draining.until:
         for uid in list(state.swaps.begun):
             _end_drain(state, state.roster.members[uid], "; its grace is over", now)
 

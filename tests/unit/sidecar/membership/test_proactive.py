@@ -104,6 +104,21 @@ def test_a_member_that_saves_for_longer_than_the_grace_is_evicted() -> None:
     assert "its grace is over" in driven.recovery().cause.message
 
 
+def test_a_coordinator_without_a_majority_evicts_no_drained_member() -> None:
+    """Found by the simulation (seed 1151953): its successor evicted the member from a later round."""
+    driven = job(Proactive.NEXT_CHECKPOINT)
+    send_nodes(driven, goes("active-1"))
+    # given a coordinator that did not run, and asks its members whether they still follow it
+    driven.now += 20.0
+    drained(driven, "active-1")
+    driven.later(GRACE_S - 20.0, "active-1")
+    assert evicted(driven) == []
+    # when they do, then the grace is over
+    driven.answer_heartbeats(*ALL_MEMBERS)
+    driven.later(0.1, *ALL_MEMBERS)
+    assert evicted(driven) == ["active-1"]
+
+
 def test_before_a_preemption_the_grace_of_the_node_limits_the_save() -> None:
     driven = job(Proactive.NEXT_CHECKPOINT)
     send_nodes(driven, goes("active-1", FaultClass.PREEMPTION, grace_s=10.0))
