@@ -12,7 +12,7 @@ Rules:
   with the fault, and ends when all workers run.
 - The last step is known if a pod has measured the pause, or if the coordinator that reports the fault has seen it.
   Otherwise the time from the newest step in status to the fault is Unknown. So no pause counts as productive.
-- If no coordinator reports when a pause ended, it lasts until the last step before the next one.
+- If no pod has measured when a pause ended, it lasts until the last step before the next one.
 - Recoveries that ended while no operator ran, and that no coordinator reports any more, appear in the counts alone:
   the time in which they must have been is Unknown.
 - Steps that are counted from the start of their round are new steps: their numbers show neither what was lost nor what
@@ -211,8 +211,10 @@ def _measured(entries: Iterable[RecoveryStatus], reported: Mapping[str, Recovery
 def _step_between(
     entries: Sequence[RecoveryStatus], entry: RecoveryStatus, reported: Mapping[str, Recovery]
 ) -> float | None:
-    """The last step before this recovery, if it came after the faults of these, which no coordinator reports."""
-    if any(x.detected_at in reported for x in entries):
+    """The last step before this recovery, if it came after the faults of these, whose pause no pod has measured: their
+    coordinator was lost before it could report its end.
+    """
+    if _measured(entries, reported):
         return None
     return next((at for at in _measured([entry], reported) if at > parse_time(entries[-1].detected_at)), None)
 

@@ -309,6 +309,17 @@ def test_a_pause_whose_end_no_coordinator_reports_lasts_until_the_step_before_th
     assert account.seconds == {"starting": 60.0, "productive": 100.0, "unknown": 12.0, "restart": 18.0}
 
 
+def test_a_pause_that_ended_before_the_next_one_at_the_latest_is_not_productive():
+    """Found by the simulation (seed 1188431): the coordinator was lost while training went on."""
+    # given a pause, and another fault while the training made steps
+    lost = a_snapshot(recoveries=[fault(172.0)], members=BROKEN, actives=2)
+    account = training().reconcile(172.5, lost)
+    # when the next coordinator knows only the last step before the second pause
+    recoveries = [fault(172.0, 184.0), fault(182.0, 190.0, pause_s=6.0, lost_steps=0)]
+    account.reconcile(190.5, trains(120, 190.0, since=190.0, recoveries=recoveries))
+    assert account.seconds == {"starting": 60.0, "productive": 100.0, "unknown": 12.0, "restart": 18.0}
+
+
 def test_a_suspension_begins_with_the_last_step_and_a_start_follows_it():
     # given a job that is suspended
     account = training().change(suspend=True).reconcile(180.0, trains(110, 170.0, since=60.0))
