@@ -45,7 +45,7 @@ tools:  ## install what unit tests need and the machine lacks: openssl, a C comp
 	$(PY) -m tests.cluster unit-tools
 
 unit: tools  ## unit tests: pure, or of single processes
-	$(PYTEST) -n 4 -m "not nightly" tests/unit
+	$(PYTEST) -n 4 -m "not nightly" --timeout 300 --timeout-method thread tests/unit
 
 # Real seconds say little here: in `make test` it computes with a small share of the CPU, beside all else.
 simulation:  ## data plane, and operator, each in simulated time under seeded faults
