@@ -346,12 +346,11 @@ async def test_a_message_may_be_as_long_as_the_limit_states():
 @pytest.mark.parametrize("known", [b'{"type":"Refused","reason":"r","x":', b'{"type":"Later","x":'])
 def test_values_that_no_field_accepts_are_never_built(known: bytes):
     junk = known + b"[" + b"[]," * 2_000_000 + b"[]]}"
-    # The first message builds the decoder, and the first long one the expression for long numbers.
-    compiled.decode_untrusted(known + b"[" + b"[]," * 20_000 + b"[]]}", _OBSERVER)
     tracemalloc.start()
     try:
         assert compiled.decode_untrusted(junk, _OBSERVER) in (Refused("r"), wire.Unknown("Later"))
-        assert tracemalloc.get_traced_memory()[1] < 100_000
+        # Other threads of this process may allocate too. The attack took 152 MB.
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
     finally:
         tracemalloc.stop()
 
