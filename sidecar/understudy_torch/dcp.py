@@ -7,7 +7,8 @@
 Rules: each rank stores all items of its own plan, as they were before DCP has left replicated tensors to one rank. So
 each rank restores from its own memory alone, and the metadata that it needs are those of its own items. A snapshot fits
 only the same rank of a world of the same size; for others the coordinator chooses storage, on all ranks at once, and
-the given reader reads and reshards. Objects that are no tensors are pickled by DCP, and unpickled by its load.
+the given reader reads and reshards. If the shards have changed in a world of the same size, a load fails: it would fill
+a part of a tensor only. Objects that are no tensors are pickled by DCP, and unpickled by its load.
 
 Source of the interfaces: the docstrings of torch.distributed.checkpoint.StorageWriter and StorageReader.
 """
@@ -131,11 +132,13 @@ class SnapshotReader(StorageReader):  # type: ignore[misc]  # as above
             if item.type == LoadItemType.BYTE_IO:
                 planner.load_bytes(item, io.BytesIO(found["content"]))
                 continue
-            content = found["content"]
-            for dim, (start, length) in enumerate(zip(item.storage_offsets, item.lengths)):
-                content = content.narrow(dim, start, length)
+            if tuple(item.lengths) != found["sizes"] or any(item.dest_offsets):
+                raise ValueError(
+                    f"{index.fqn} was saved with a shard of the shape {found['sizes']} at {found['offsets']}, and this "
+                    "rank has another one: the mesh or the placements have changed. Restore from storage"
+                )
             target = planner.resolve_tensor(item).detach()
-            target.copy_(content)
+            target.copy_(found["content"])
             planner.commit_tensor(item, target)
         return _done(None)
 
@@ -146,14 +149,13 @@ class SnapshotReader(StorageReader):  # type: ignore[misc]  # as above
     def _ask(self) -> None:
         if self._has_asked:
             return
-        self._has_asked = True
         state = snapshot.load()
-        if state is None:
-            return
-        if not isinstance(state, dict) or _ITEMS not in state:
-            raise ValueError("the snapshot was stored by snapshot.save(): restore it with snapshot.load()")
-        self._restored = {(item["name"], item["offsets"]): item for item in state[_ITEMS]}
-        self._step = state["step"]
+        if state is not None:
+            if not isinstance(state, dict) or _ITEMS not in state:
+                raise ValueError("the snapshot was stored by snapshot.save(): restore it with snapshot.load()")
+            self._restored = {(item["name"], item["offsets"]): item for item in state[_ITEMS]}
+            self._step = state["step"]
+        self._has_asked = True  # not after an error: another call must not read storage on this rank alone
 
 
 def _stored(item: WriteItem, content: Any) -> dict[str, Any]:

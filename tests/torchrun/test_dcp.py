@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.torchrun.test_snapshots import Rounds, choose_next, rounds, with_torch, worker
+from tests.torchrun.test_snapshots import Rounds, choose_next, of_two_ranks, rounds, with_torch, worker
 from understudy_torch import snapshot
 
 pytestmark = [
     pytest.mark.timeout(200),
     pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning"),  # as the test wants
 ]
-__all__ = ["rounds", "with_torch", "worker"]  # fixtures
+__all__ = ["of_two_ranks", "rounds", "with_torch", "worker"]  # fixtures
 
 
 def state(start: float) -> dict[str, Any]:
@@ -93,6 +93,59 @@ def test_a_snapshot_of_another_kind_is_an_error_with_its_name(
     reader = SnapshotReader(checkpoint.FileSystemReader(tmp_path))
     with pytest.raises(ValueError, match=r"was stored by snapshot.save\(\): restore it with snapshot.load\(\)"):
         _ = reader.step
+
+
+def test_after_an_error_the_reader_does_not_read_storage(
+    rounds: Rounds, worker: Callable[[], None], tmp_path: Path
+) -> None:
+    from torch.distributed import checkpoint
+
+    from understudy_torch.dcp import SnapshotReader
+
+    checkpoint.save(state(1), checkpoint_id=tmp_path, no_dist=True)
+    snapshot.save(7, {"step": 7})
+    choose_next(rounds, worker, 7)
+    reader = SnapshotReader(checkpoint.FileSystemReader(tmp_path))
+    with pytest.raises(ValueError, match="restore it with"):
+        _ = reader.step
+    with pytest.raises(RuntimeError, match="restores once"):
+        reader.read_metadata()
+
+
+@pytest.mark.parametrize("placement", ["other dimension", "replicated", "was replicated", "the same"])
+def test_shards_of_another_layout_are_not_filled_in_part(
+    rounds: Rounds, worker: Callable[[], None], of_two_ranks: Any, tmp_path: Path, placement: str
+) -> None:
+    import torch
+    from torch.distributed import checkpoint
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    from understudy_torch.dcp import SnapshotReader, SnapshotWriter
+
+    def weight(local: torch.Tensor, layout: Any) -> dict[str, Any]:
+        return {"weight": DTensor.from_local(local, of_two_ranks, [layout], run_check=False)}
+
+    # given the shard of rank 1 of 2: two of four rows, or all of them
+    saved = torch.arange(8.0).view(2, 4)
+    whole = weight(torch.zeros(4, 4), Replicate())
+    before = whole if placement == "was replicated" else weight(saved, Shard(0))
+    checkpoint.save(before, storage_writer=SnapshotWriter(7), no_dist=True)
+    choose_next(rounds, worker, 7)
+    # when the same tensor has another layout in the next round
+    locals_ = {
+        "other dimension": (torch.zeros(4, 2), Shard(1)),
+        "replicated": (torch.zeros(4, 4), Replicate()),
+        "was replicated": (torch.zeros(2, 4), Shard(0)),
+        "the same": (torch.zeros(2, 4), Shard(0)),
+    }
+    found = weight(*locals_[placement])
+    reader = SnapshotReader(checkpoint.FileSystemReader(tmp_path))
+    if placement == "the same":
+        checkpoint.load(found, storage_reader=reader, no_dist=True)
+        assert found["weight"].to_local().equal(saved)
+        return
+    with pytest.raises(checkpoint.CheckpointException, match="the mesh or the placements have changed"):
+        checkpoint.load(found, storage_reader=reader, no_dist=True)
 
 
 def test_a_state_that_does_not_fit_fails_its_save_and_training_continues(

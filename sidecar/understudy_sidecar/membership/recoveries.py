@@ -208,9 +208,9 @@ class RecoveryLog:
         self._done = deque(
             [_resumed(x, at, pause_s) if x.round == round_number else x for x in self._done], maxlen=MAX_RECOVERIES
         )
-        return self._end([self._resumed(entry, at, pause_s) for entry in self.open])
+        return self._end([self._ended_by_step(entry, at, pause_s) for entry in self.open])
 
-    def _resumed(self, entry: Recovery, at: float, pause_s: float | None) -> Recovery:
+    def _ended_by_step(self, entry: Recovery, at: float, pause_s: float | None) -> Recovery:
         paused_at = None if pause_s is None else at - pause_s
         has_stepped = entry.strategy is not None and entry.round <= self._stepped
         if has_stepped and paused_at is not None and paused_at > entry.detected_at:

@@ -114,8 +114,9 @@ def on_copy_fetched(state: CoordinatorState, member: MemberRecord, message: m.Co
     if message.saved != restores.target or rank is None:
         return
     del restores.fetching[member.uid]
+    left = message.whole[-MAX_REPORTED:]
     for found in restores.found.values():
-        if found.saved not in message.whole:
+        if found.saved not in left:
             found.own.discard(rank)
     if message.error:
         restores.errors.append(f"{member.name}: {message.error[:MAX_ERROR_CHARS]}")
