@@ -22,7 +22,7 @@ from typing import Callable, Optional, Union
 
 from understudy_launcher import prctl
 from understudy_launcher.process_table import Handle
-from understudy_protocol import wire
+from understudy_protocol import shared_socket, wire
 from understudy_protocol.torchrun import LINE_BYTES, EndTorchrun, Proceed, RunStock, RunWorkers
 
 USAGE = 64
@@ -114,6 +114,8 @@ class ContainerCommand:
         if not chunk:
             self._forget(caller)
             return [CallerEnded()] if caller is self._accepted else []
+        if caller is self._accepted:
+            return []  # it has nothing more to say
         caller.unread += chunk
         return self._read(caller)
 
@@ -154,12 +156,7 @@ class ContainerCommand:
             self._before_exec()
 
     def _listen(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)  # of an earlier launcher of this pod
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.setblocking(False)
-        self._listener.bind(self._path)
-        os.chmod(self._path, 0o777)  # noqa: S103 - the command may have become another user
+        self._listener = shared_socket.bound(self._path)
         self._listener.listen()
         self._watch(self._listener.fileno())
 
@@ -189,7 +186,7 @@ class ContainerCommand:
         return chunk
 
     def _read(self, caller: _Caller) -> list[Union[Called, CallerEnded]]:
-        if caller is self._accepted or (b"\n" not in caller.unread and len(caller.unread) <= LINE_BYTES):
+        if b"\n" not in caller.unread and len(caller.unread) <= LINE_BYTES:
             return []
         try:
             call = wire.decode(caller.unread[:LINE_BYTES].partition(b"\n")[0], _TYPES)

@@ -19,12 +19,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from understudy_protocol import wire
+from understudy_protocol import shared_socket, wire
 from understudy_protocol.copies import PeerAnswer, RequestCopy, SendCopies
 from understudy_protocol.enums import NO_ROUND, RoundToken
 from understudy_protocol.snapshots import CopyPlan, SavedStep
 from understudy_sidecar import copy_commands as c
-from understudy_sidecar import shared_socket
 from understudy_sidecar.copy_process import MAX_FILES, PACKET_BYTES
 from understudy_sidecar.link import Link
 from understudy_sidecar.membership.events import (

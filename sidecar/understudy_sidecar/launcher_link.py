@@ -17,9 +17,8 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from understudy_protocol import launcher, wire
+from understudy_protocol import launcher, shared_socket, wire
 from understudy_protocol.launcher import DropSocket, HoldSocket, LauncherHello
-from understudy_sidecar import shared_socket
 
 LINE_BYTES = 64 * 1024
 UNSENT_BYTES = 1024 * 1024

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from understudy_protocol import membership as m
-from understudy_protocol import wire
-from understudy_sidecar import shared_socket
+from understudy_protocol import shared_socket, wire
 
 LINE_BYTES = 64 * 1024
 READ_LIMIT_S = 5.0

@@ -64,13 +64,14 @@ class Victim:
 
 
 def settle(training: Training) -> None:
-    """Wait until the job is complete: all ranks step, all spares are ready, and status reports that."""
+    """Wait until the job is complete: all ranks step, all pods and spares are ready, and status reports that."""
 
     def whole(status: Raw) -> bool:
-        spares = status.get("spares", {})
-        return status.get("phase") == "Running" and spares.get("ready", 0) >= spares.get("desired", 0)
+        pods = (status.get("members", {}), status.get("spares", {}))
+        ready = all(group.get("ready", 0) >= group.get("desired", 0) for group in pods)
+        return status.get("phase") == "Running" and ready
 
-    training.wait_for_status("the job runs with all its spares", whole, READY_LIMIT_S)
+    training.wait_for_status("the job runs with all its pods and spares", whole, READY_LIMIT_S)
     start = newest_step(training.report())
     training.wait_for_step(start + STEADY_STEPS, READY_LIMIT_S)
 

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.launcher.fake_sidecar import Launched, alive, round_, wait_for
+from tests.unit.obstacles import OBSTACLES, Obstacle
 from understudy_protocol import pod, wire
 from understudy_protocol.launcher import ExitLauncher, WorkerExited, WorkersFinished, WorkersStarted
+from understudy_protocol.torchrun import RunStock
 
 Launch = Callable[..., Launched]
 
@@ -61,6 +63,11 @@ def command(launch: Launch, folder: Path) -> Callable[[str], Launched]:
         return launch("sh", "-c", script, cwd=Path("/"), **AUTO, **env)
 
     return start
+
+
+def resident_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
 
 def run(launched: Launched, workers: int = 1) -> list[int]:
@@ -181,6 +188,39 @@ def test_a_call_that_cannot_be_read_is_answered_with_an_error(
     assert b"cannot read this call" in answer
     launched.path("stop").touch()
     assert launched.wait() == 64
+
+
+@pytest.mark.attack(
+    "C4", "an entry instead of the launcher's socket", before="a folder kept the training from starting"
+)
+@pytest.mark.parametrize("obstacle", OBSTACLES.values(), ids=OBSTACLES)
+def test_torchrun_reaches_the_launcher_whatever_was_at_the_path_of_its_socket(
+    command: Callable[[str], Launched], folder: Path, obstacle: Obstacle
+) -> None:
+    private = folder / "private"
+    private.write_text("x")
+    private.chmod(0o600)
+    obstacle(folder / pod.TORCHRUN_SOCKET, private)
+    run(command("cd $HERE; ./torchrun train.py"))
+    assert (private.stat().st_mode & 0o777, private.read_text()) == (0o600, "x")
+
+
+@pytest.mark.attack("C4", "a torchrun that goes on sending after its call", before="the launcher kept every byte")
+def test_the_launcher_keeps_nothing_that_torchrun_sends_after_its_call(
+    command: Callable[[str], Launched], folder: Path
+) -> None:
+    launched = command("until [ -e $HERE/stop ]; do sleep 0.02; done; : torchrun")
+    path = folder / pod.TORCHRUN_SOCKET
+    wait_for(path.exists, "the launcher listens")
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.settimeout(launched.limit_s)
+        wait_for(lambda: caller.connect_ex(str(path)) == 0, "the launcher accepts")
+        caller.sendall(wire.encode(RunStock("it has an option")).encode() + b"\n")
+        assert b"Proceed" in caller.recv(65536)
+        before = resident_mb(launched.process.pid)
+        for _ in range(64):
+            caller.sendall(bytes(1 << 20))
+        assert resident_mb(launched.process.pid) < before + 16
 
 
 def test_a_script_that_is_a_file_is_read(launch: Launch, command: Callable[[str], Launched], folder: Path) -> None:

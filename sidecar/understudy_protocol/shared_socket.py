@@ -1,26 +1,25 @@
 """A unix socket in the folder that the sidecar shares with the trainer container.
 
 The trainer runs as any uid, so every process of the pod may connect (mode 0666). The socket is bound to a random name
-and renamed over the existing entry: a socket of an earlier sidecar, or any file of the trainer. The mode is set before
+and renamed over the existing entry: a socket of an earlier process, or any file of the trainer. The mode is set before
 the socket has a name: a chmod of the path would follow a link.
 """
 
 import os
 import socket
-from pathlib import Path
 
 from understudy_protocol import files
 
 
-def bound(path: Path) -> socket.socket:
-    """Not listening yet. Raises OSError."""
-    aside = path.with_name(files.unused_name())
+def bound(path: files.Path) -> socket.socket:
+    """Not listening yet, and not blocking. Raises OSError."""
+    aside = os.path.join(os.path.dirname(path), files.unused_name())
     server = socket.socket(socket.AF_UNIX)
     try:
         server.setblocking(False)
         before = os.umask(0o111)
         try:
-            server.bind(str(aside))
+            server.bind(aside)
         finally:
             os.umask(before)
         files.replace(aside, path)
