@@ -92,4 +92,19 @@ CASES = (
         changed="preload: jax, optax, orbax.checkpoint",
         under_open_mpi=True,
     ),
+    Case(
+        "JAX, examples/jax",
+        ("jax",),
+        "../../../examples/jax/train.py",
+        (
+            "--steps=100",
+            "--batch-size=512",
+            "--checkpoint-every=10",
+            "--log-every=1",
+            "--compilation-cache={bin}/../jax_cache",
+        ),
+        options=("--preload", "jax,optax,orbax.checkpoint"),
+        changed="preload: jax, optax, orbax.checkpoint; a compilation cache",
+        under_open_mpi=True,
+    ),
 )

@@ -354,7 +354,7 @@ def test_explain_reports_our_fields(cluster: "ApiServer") -> None:
     assert "Number of spares to keep. Default: 0." in spares
 
 
-@pytest.mark.parametrize("example", ["ddp", "rl"])
+@pytest.mark.parametrize("example", ["ddp", "jax", "rl"])
 def test_an_example_is_accepted_unchanged(cluster: "ApiServer", example: str) -> None:
     applied = cluster.kubectl("apply", "-k", str(ROOT / "examples" / example), "--dry-run=server")
     assert applied.returncode == 0, applied.stderr
