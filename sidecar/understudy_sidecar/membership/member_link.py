@@ -224,4 +224,5 @@ def _situation(me: MemberState) -> tuple[object, ...]:
         me.end.leaving,
         me.unable_reason,
         workers.saved,
+        _kept(me),
     )

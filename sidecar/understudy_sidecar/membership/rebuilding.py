@@ -299,7 +299,8 @@ def _take_over(state: CoordinatorState, previous: PreviousRound) -> None:
     for member in roster.waiting_members():
         if member.join.group_rank is not None:
             joining.send_standby(state, member, member.join.token)
-    state.recovery_log.on_round_continued(state.round.token.round)
+    newest_begun = previous.token if previous.is_complete else state.round.token
+    state.recovery_log.on_round_continued(newest_begun.round)
 
 
 def _adopt(state: CoordinatorState, now: float) -> None:

@@ -52,6 +52,20 @@ def test_the_start_is_reported_once_the_kept_copies_are_known_too() -> None:
         assert to_coordinator(driven.do(events[1])) == [m.Started(R1, SAVED, KEPT)]
 
 
+def test_copies_that_are_known_before_the_welcome_are_reported_to_the_next_coordinator() -> None:
+    # given workers that run, and a Join without the copies of the pod
+    driven = assigned()
+    driven.report(l.WorkersStarted(R1, SAVED))
+    driven.do(e.LinkDown())
+    (join,) = to_coordinator(driven.do(e.LinkUp("10.0.0.9")))
+    assert join.kept is None
+    # when the copies are known
+    assert to_coordinator(driven.do(e.CopiesPlanned(R1, KEPT))) == []
+    # then the member sends its Join again
+    (again,) = [x for x in to_coordinator(driven.hear(WELCOME)) if isinstance(x, m.Join)]
+    assert again == replace(join, kept=KEPT)
+
+
 def test_without_a_plan_the_start_is_reported_at_once() -> None:
     driven = joined()
     driven.hear(assign(R1))

@@ -139,6 +139,26 @@ def test_a_failure_that_the_previous_coordinator_had_counted_is_counted_once() -
     assert driven.coordinator.state.fault_history.in_window(driven.now) == [counted]
 
 
+def test_a_failure_whose_next_round_was_formed_and_reached_no_launcher_is_counted_once() -> None:
+    """Found by the simulation (seed 1228041): a pod's sidecar ended before its launcher had the order to start."""
+    # given a failure in round 3, and round 4, which recovers it
+    counted = CountedFault(START - 9.0, "uid-active-0", 0)
+    cause = Cause(0, "active-0", "node-of-active-0", 1, None, "exit code 1")
+    entry = Recovery(4, Fault.PROCESS, Strategy.IN_PLACE, cause, START - 9.0, None, "restart 1 of 2 within 1 h")
+    history = History(Term(1, 1), 1, (counted,), {}, (entry,), 0)
+    rank_holders = (m.RankHolder(0, "uid-active-0", "active-0", "node-of-active-0"),)
+    leader_snapshot = m.LeaderSnapshot(
+        ConfigVersion(1, 1, 1), ("uid-active-0",), (), "", {}, history, RoundToken(1, 1, 4), rank_holders=rank_holders
+    )
+    driven = DrivenCoordinator(1, elected=leader_snapshot)
+    # when the pod joins the next coordinator, and claims round 3, whose workers have failed
+    driven.join("active-0", ROUND, 0, WorkersState.FAILED)
+    # then the same recovery goes on with the next round
+    assert driven.assigned() == {"active-0": 0}
+    assert driven.coordinator.state.fault_history.in_window(driven.now) == [counted]
+    assert driven.coordinator.snapshot().recoveries == (replace(entry, round=5),)
+
+
 # A drain that began before
 
 
