@@ -12,6 +12,7 @@ import yaml
 from tests.integration.trainingjob_cases import (
     ACCEPTED,
     ALLOWED_LATER,
+    ALLOWED_WHILE_SUSPENDED,
     JOB_SET,
     OPEN_RECOVERY,
     REFUSED,
@@ -286,6 +287,30 @@ def test_fields_that_pods_depend_on_can_be_changed_while_the_job_is_suspended_an
     again = cluster.kubectl("apply", "-f", "-", stdin=changed(lambda _: None, name="suspended"))
     assert again.returncode != 0
     assert "replicatedJobs is immutable while the job runs" in again.stderr
+
+
+@pytest.fixture(scope="module")
+def suspended(cluster: "ApiServer") -> str:
+    created = cluster.kubectl("apply", "-f", "-", stdin=changed(_suspend, name="while-suspended"))
+    assert created.returncode == 0, created.stderr
+    return "while-suspended"
+
+
+def _suspend(job: Manifest) -> None:
+    job["spec"]["suspend"] = True
+
+
+@pytest.mark.parametrize("resumed", [False, True], ids=["suspended", "resumed"])
+@pytest.mark.parametrize("case", ALLOWED_WHILE_SUSPENDED)
+def test_it_can_be_changed_while_the_job_is_suspended_and_as_it_is_resumed(
+    cluster: "ApiServer", suspended: str, case: str, resumed: bool
+) -> None:
+    def change(job: Manifest) -> None:
+        job["spec"]["suspend"] = not resumed
+        REFUSED_LATER[case][0](job)
+
+    applied = cluster.kubectl("apply", "--dry-run=server", "-f", "-", stdin=changed(change, name=suspended))
+    assert applied.returncode == 0, applied.stderr
 
 
 @pytest.mark.parametrize("case", ALLOWED_LATER)

@@ -1016,22 +1016,22 @@ REFUSED_LATER: dict[str, tuple[Change, str, str]] = {
     "more workers a pod": (
         lambda job: job["spec"]["launcher"].update(nprocPerNode=4),
         "spec.launcher",
-        "launcher is immutable: delete the TrainingJob and recreate it",
+        "launcher is immutable while the job runs, because pods keep the one that they were created with: set suspend",
     ),
     "another trainer container": (
         lambda job: job["spec"]["launcher"].update(container="trainer"),
         "spec.launcher",
-        "launcher is immutable",
+        "launcher is immutable while the job runs",
     ),
     "torchrun in place of the launcher": (
         lambda job: job["spec"]["launcher"].update(mode="Torchrun"),
         "spec.launcher",
-        "launcher is immutable",
+        "launcher is immutable while the job runs",
     ),
     "that it may shrink": (
         lambda job: job["spec"].update(elastic={"minPods": 6}),
         "spec.elastic",
-        "elastic is immutable, because pods keep the one that they were created with: delete the TrainingJob and",
+        "elastic is immutable while the job runs",
     ),
     "rollouts": (
         lambda job: job["spec"].update(rollouts={"replicatedJobs": ["workers"]}),
@@ -1041,14 +1041,19 @@ REFUSED_LATER: dict[str, tuple[Change, str, str]] = {
     "snapshots": (
         lambda job: job["spec"].update(snapshots={"size": "1Gi"}),
         "spec.snapshots",
-        "snapshots is immutable, because pods keep the one that they were created with: delete the TrainingJob and",
+        "snapshots is immutable while the job runs",
     ),
     "that a training may hang": (
         lambda job: job["spec"].update(faults={"hang": {"stepTimeout": "10m"}}),
         "spec.faults",
-        "faults is immutable, because pods keep the one that they were created with: delete the TrainingJob and",
+        "faults is immutable while the job runs",
     ),
-    "no launcher any more": (without_launcher, "spec.launcher", "launcher is immutable: delete the TrainingJob"),
+    "no launcher any more": (without_launcher, "spec.launcher", "launcher is immutable while the job runs"),
+    "another reaction to SIGTERM": (
+        lambda job: job["spec"].update(termination={"onSigterm": "Never"}),
+        "spec.termination",
+        "termination is immutable while the job runs",
+    ),
     "a failurePolicy": (
         lambda job: job["spec"].update(failurePolicy={"maxRestarts": 1}),
         "spec.failurePolicy",
@@ -1087,18 +1092,43 @@ REFUSED_LATER: dict[str, tuple[Change, str, str]] = {
     "another coordinatorLossTimeout": (
         lambda job: job["spec"].update(recovery={"coordinatorLossTimeout": "60s"}),
         "spec.recovery.coordinatorLossTimeout",
-        "recovery.coordinatorLossTimeout is immutable, because pods keep the one that they were created with: delete",
+        "recovery.coordinatorLossTimeout is immutable while the job runs",
+    ),
+    "another launcherTimeout": (
+        lambda job: job["spec"].update(recovery={"launcherTimeout": "60s"}),
+        "spec.recovery.launcherTimeout",
+        "recovery.launcherTimeout is immutable while the job runs",
     ),
 }
+
+#: Those of them that are accepted while the job is suspended.
+ALLOWED_WHILE_SUSPENDED = (
+    "another image",
+    "more replicas",
+    "more workers a pod",
+    "another trainer container",
+    "torchrun in place of the launcher",
+    "that it may shrink",
+    "snapshots",
+    "that a training may hang",
+    "no launcher any more",
+    "another reaction to SIGTERM",
+    "another coordinatorLossTimeout",
+    "another launcherTimeout",
+)
 
 #: The same, for one that may shrink to 6.
 REFUSED_LATER_OF_ELASTIC: dict[str, tuple[Change, str, str]] = {
     "that it may shrink further": (
         lambda job: job["spec"].update(elastic={"minPods": 5}),
         "spec.elastic",
-        "elastic is immutable",
+        "elastic is immutable while the job runs",
     ),
-    "that it may shrink no more": (lambda job: job["spec"].pop("elastic"), "spec.elastic", "elastic is immutable"),
+    "that it may shrink no more": (
+        lambda job: job["spec"].pop("elastic"),
+        "spec.elastic",
+        "elastic is immutable while the job runs",
+    ),
 }
 
 ALLOWED_LATER: dict[str, Change] = {

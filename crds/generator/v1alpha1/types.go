@@ -92,11 +92,11 @@ type TrainingJob struct {
 // +kubebuilder:validation:XValidation:rule="self.replicatedJobs.all(j, j.replicas * j.template.spec.parallelism <= 2147483647)",fieldPath=".replicatedJobs",message="replicas times parallelism must be at most 2147483647, the most pods that can be counted: lower replicas or parallelism"
 // +kubebuilder:validation:XValidation:rule="!has(self.coordinator) || self.replicatedJobs.exists(j, j.name == self.coordinator.replicatedJob && self.coordinator.jobIndex < j.replicas && self.coordinator.podIndex < (has(j.template.spec.completions) ? j.template.spec.completions : j.template.spec.parallelism) && j.template.spec.completionMode == 'Indexed')",fieldPath=".coordinator",message="coordinator must name a pod: replicatedJob an entry of replicatedJobs with completionMode Indexed, jobIndex below its replicas, podIndex below its completions"
 // +kubebuilder:validation:XValidation:rule="(has(self.suspend) && self.suspend) || (has(oldSelf.suspend) && oldSelf.suspend) || self.replicatedJobs == oldSelf.replicatedJobs",fieldPath=".replicatedJobs",message="replicatedJobs is immutable while the job runs: set suspend to true to change it, or delete the TrainingJob and recreate it"
-// +kubebuilder:validation:XValidation:rule="has(self.launcher) == has(oldSelf.launcher)",fieldPath=".launcher",message="launcher is immutable: delete the TrainingJob and recreate it"
-// +kubebuilder:validation:XValidation:rule="has(self.elastic) == has(oldSelf.elastic) && (!has(self.elastic) || self.elastic == oldSelf.elastic)",fieldPath=".elastic",message="elastic is immutable, because pods keep the one that they were created with: delete the TrainingJob and recreate it"
+// +kubebuilder:validation:XValidation:rule="(has(self.suspend) && self.suspend) || (has(oldSelf.suspend) && oldSelf.suspend) || (has(self.launcher) == has(oldSelf.launcher) && (!has(self.launcher) || self.launcher == oldSelf.launcher))",fieldPath=".launcher",message="launcher is immutable while the job runs, because pods keep the one that they were created with: set suspend to true to change it, or delete the TrainingJob and recreate it"
+// +kubebuilder:validation:XValidation:rule="(has(self.suspend) && self.suspend) || (has(oldSelf.suspend) && oldSelf.suspend) || (has(self.elastic) == has(oldSelf.elastic) && (!has(self.elastic) || self.elastic == oldSelf.elastic))",fieldPath=".elastic",message="elastic is immutable while the job runs, because pods keep the one that they were created with: set suspend to true to change it, or delete the TrainingJob and recreate it"
 // +kubebuilder:validation:XValidation:rule="!has(self.snapshots) || (has(self.launcher) && (!has(self.launcher.mode) || self.launcher.mode != 'Torchrun'))",fieldPath=".snapshots",message="snapshots need a launcher of mode Auto or Wrap, which keeps their memory: add launcher: {nprocPerNode: <workers per pod>}, or remove snapshots"
-// +kubebuilder:validation:XValidation:rule="has(self.snapshots) == has(oldSelf.snapshots) && (!has(self.snapshots) || self.snapshots == oldSelf.snapshots)",fieldPath=".snapshots",message="snapshots is immutable, because pods keep the one that they were created with: delete the TrainingJob and recreate it"
-// +kubebuilder:validation:XValidation:rule="has(self.faults) == has(oldSelf.faults) && (!has(self.faults) || self.faults == oldSelf.faults)",fieldPath=".faults",message="faults is immutable, because pods keep the one that they were created with: delete the TrainingJob and recreate it"
+// +kubebuilder:validation:XValidation:rule="(has(self.suspend) && self.suspend) || (has(oldSelf.suspend) && oldSelf.suspend) || (has(self.snapshots) == has(oldSelf.snapshots) && (!has(self.snapshots) || self.snapshots == oldSelf.snapshots))",fieldPath=".snapshots",message="snapshots is immutable while the job runs, because pods keep the one that they were created with: set suspend to true to change it, or delete the TrainingJob and recreate it"
+// +kubebuilder:validation:XValidation:rule="(has(self.suspend) && self.suspend) || (has(oldSelf.suspend) && oldSelf.suspend) || (has(self.faults) == has(oldSelf.faults) && (!has(self.faults) || self.faults == oldSelf.faults))",fieldPath=".faults",message="faults is immutable while the job runs, because pods keep the one that they were created with: set suspend to true to change it, or delete the TrainingJob and recreate it"
 // +kubebuilder:validation:XValidation:rule="!has(self.rollouts) || (has(self.launcher) && self.launcher.mode != 'Off')",fieldPath=".rollouts",message="rollouts need a launcher, whose workers report their weight updates: add launcher: {targetReplicatedJobs: [<replicatedJobs that train>]}, or remove rollouts"
 // +kubebuilder:validation:XValidation:rule="!has(self.rollouts) || has(self.failurePolicy)",fieldPath=".rollouts",message="rollouts need a failurePolicy, which limits how often the job may restart for a failed update: add failurePolicy: {maxRestarts: <number>}"
 // +kubebuilder:validation:XValidation:rule="!has(self.rollouts) || self.rollouts.replicatedJobs.all(t, self.replicatedJobs.exists(j, j.name == t) && !(has(self.launcher) && (!has(self.launcher.targetReplicatedJobs) || t in self.launcher.targetReplicatedJobs)))",fieldPath=".rollouts.replicatedJobs",message="rollouts.replicatedJobs must name entries of replicatedJobs that launcher.targetReplicatedJobs does not name: correct the name, add the entry, or take it out of launcher.targetReplicatedJobs"
@@ -107,6 +107,9 @@ type TrainingJob struct {
 // +kubebuilder:validation:XValidation:rule="has(self.coordinator) == has(oldSelf.coordinator) && (!has(self.coordinator) || self.coordinator == oldSelf.coordinator)",fieldPath=".coordinator",message="coordinator is immutable: delete the TrainingJob and recreate it"
 // +kubebuilder:validation:XValidation:rule="has(self.managedBy) == has(oldSelf.managedBy) && (!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",fieldPath=".managedBy",message="managedBy is immutable: delete the TrainingJob and recreate it"
 // +kubebuilder:validation:XValidation:rule="has(self.volumeClaimPolicies) == has(oldSelf.volumeClaimPolicies) && (!has(self.volumeClaimPolicies) || self.volumeClaimPolicies == oldSelf.volumeClaimPolicies)",fieldPath=".volumeClaimPolicies",message="volumeClaimPolicies is immutable: delete the TrainingJob and recreate it"
+// +kubebuilder:validation:XValidation:rule="(has(self.suspend) && self.suspend) || (has(oldSelf.suspend) && oldSelf.suspend) || self.termination == oldSelf.termination",fieldPath=".termination",message="termination is immutable while the job runs, because pods keep the one that they were created with: set suspend to true to change it, or delete the TrainingJob and recreate it"
+// +kubebuilder:validation:XValidation:rule="(has(self.suspend) && self.suspend) || (has(oldSelf.suspend) && oldSelf.suspend) || self.recovery.coordinatorLossTimeout == oldSelf.recovery.coordinatorLossTimeout",fieldPath=".recovery.coordinatorLossTimeout",message="recovery.coordinatorLossTimeout is immutable while the job runs, because pods keep the one that they were created with: set suspend to true to change it, or delete the TrainingJob and recreate it"
+// +kubebuilder:validation:XValidation:rule="(has(self.suspend) && self.suspend) || (has(oldSelf.suspend) && oldSelf.suspend) || self.recovery.launcherTimeout == oldSelf.recovery.launcherTimeout",fieldPath=".recovery.launcherTimeout",message="recovery.launcherTimeout is immutable while the job runs, because pods keep the one that they were created with: set suspend to true to change it, or delete the TrainingJob and recreate it"
 // +kubebuilder:validation:XValidation:rule="self.network == oldSelf.network",fieldPath=".network",message="network is immutable: delete the TrainingJob and recreate it"
 // +kubebuilder:validation:XValidation:rule="self.successPolicy == oldSelf.successPolicy",fieldPath=".successPolicy",message="successPolicy is immutable: delete the TrainingJob and recreate it"
 // +kubebuilder:validation:XValidation:rule="self.startupPolicy == oldSelf.startupPolicy",fieldPath=".startupPolicy",message="startupPolicy is immutable: delete the TrainingJob and recreate it"
@@ -181,9 +184,9 @@ type TrainingJobSpec struct {
 	// How the launcher starts the workers in each pod. If unset, the job has the launcher
 	// {} where it can: it has one replicatedJob, whose first container has a command, and
 	// no annotation understudy.dev/jobset-compatible: "true". Else it behaves as a JobSet.
-	// The condition FaultTolerant has the reason. It cannot be changed after creation.
+	// The condition FaultTolerant has the reason. May be changed only while the job is
+	// suspended.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="launcher is immutable: delete the TrainingJob and recreate it"
 	Launcher *Launcher `json:"launcher,omitempty"`
 
 	// Warm pods that wait to take a lost pod's ranks. May be changed at any time.
@@ -192,33 +195,32 @@ type TrainingJobSpec struct {
 	Spares Spares `json:"spares,omitempty"`
 
 	// How the job recovers, and when it fails instead. May be changed at any time, except
-	// coordinatorLossTimeout and launcherTimeout. A change applies to pods that are
-	// created after it.
+	// coordinatorLossTimeout and launcherTimeout, which may be changed only while the job
+	// is suspended. A change applies to pods that are created after it.
 	// +optional
 	// +kubebuilder:default={}
 	Recovery RecoveryPolicy `json:"recovery,omitempty"`
 
-	// How workers end when their pod is asked to end. It cannot be changed after
-	// creation.
+	// How workers end when their pod is asked to end. May be changed only while the job
+	// is suspended.
 	// +optional
 	// +kubebuilder:default={}
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="termination is immutable, because pods keep the one that they were created with: delete the TrainingJob and recreate it"
 	Termination Termination `json:"termination,omitempty"`
 
-	// What counts as a fault in addition to processes, pods and nodes that end. It cannot
-	// be changed after creation.
+	// What counts as a fault in addition to processes, pods and nodes that end. May be
+	// changed only while the job is suspended.
 	// +optional
 	Faults *Faults `json:"faults,omitempty"`
 
 	// Lets the job train with fewer pods than it declares if no spare takes a lost pod's
-	// ranks. If unset, the job waits for a pod instead. It cannot be changed after
-	// creation.
+	// ranks. If unset, the job waits for a pod instead. May be changed only while the job
+	// is suspended.
 	// +optional
 	Elastic *Elastic `json:"elastic,omitempty"`
 
 	// Memory for snapshots of the training, from which workers restore after a fault. The
-	// script saves them with understudy_torch.snapshot. If unset, there are none. It
-	// cannot be changed after creation.
+	// script saves them with understudy_torch.snapshot. If unset, there are none. May be
+	// changed only while the job is suspended.
 	// +optional
 	Snapshots *Snapshots `json:"snapshots,omitempty"`
 
@@ -846,23 +848,21 @@ type RecoveryPolicy struct {
 	// If the pods cannot elect a coordinator, the operator appoints one after twice this
 	// time. Off: pods train without a limit, and the operator waits for proof that the
 	// missing pods have ended: their kubelet reports it, or their node is deleted or has
-	// the taint node.kubernetes.io/out-of-service. It cannot be changed after creation.
-	// Default: 30s.
+	// the taint node.kubernetes.io/out-of-service. May be changed only while the job is
+	// suspended. Default: 30s.
 	// +optional
 	// +kubebuilder:default="30s"
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:XValidation:rule="self == 'Off' || (self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[0-9]') && duration(self) >= duration('10s'))",message="recovery.coordinatorLossTimeout must be Off, or a duration of at least 10s in whole hours, minutes and seconds, such as 30s or 2m: after this time without a coordinator, a pod ends its workers"
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="recovery.coordinatorLossTimeout is immutable, because pods keep the one that they were created with: delete the TrainingJob and recreate it"
 	CoordinatorLossTimeout string `json:"coordinatorLossTimeout,omitempty"`
 
 	// The pod is replaced if its launcher does not respond for this time, or if workers
 	// that sleep uninterruptibly in the kernel outlive SIGKILL for this time: a duration
-	// of at least 5s. It cannot be changed after creation. Default: 15s.
+	// of at least 5s. May be changed only while the job is suspended. Default: 15s.
 	// +optional
 	// +kubebuilder:default="15s"
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$') && self.matches('[0-9]') && duration(self) >= duration('5s')",message="recovery.launcherTimeout must be a duration of at least 5s in whole hours, minutes and seconds, such as 15s or 1m: a pod whose launcher does not respond for this time is replaced"
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="recovery.launcherTimeout is immutable, because pods keep the one that they were created with: delete the TrainingJob and recreate it"
 	LauncherTimeout string `json:"launcherTimeout,omitempty"`
 
 	// How many Recovery objects of the job are kept: the newest. 0: none is created.

@@ -13,6 +13,10 @@ from understudy_operator.plan.facts.trainer import restarts_of_torchrun, workers
 from understudy_operator.plan.times.durations import seconds
 from understudy_protocol.enums import OnFailedUpdate
 
+#: Fields besides replicatedJobs that users change only while the job is suspended.
+SETTINGS = ("launcher", "termination", "faults", "elastic", "snapshots")
+SETTINGS_OF_RECOVERY = ("coordinatorLossTimeout", "launcherTimeout")
+
 
 def read_spec(raw: Raw) -> JobSpec:
     spec, metadata = raw["spec"], raw["metadata"]
@@ -158,6 +162,10 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
         snapshot_bytes=bytes_in(snapshots["size"]) or 0 if "size" in snapshots else 0,
         snapshot_every=int(snapshots.get("every", 1)),
         wanted_copies=int(snapshots["copies"]) if "copies" in snapshots else None,
+        settings={
+            **{name: spec[name] for name in SETTINGS if name in spec},
+            **{name: recovery[name] for name in SETTINGS_OF_RECOVERY if name in recovery},
+        },
     )
 
 

@@ -293,6 +293,44 @@ async def test_a_training_that_is_suspended_has_no_pods_and_new_ones_when_it_is_
     assert {pod["metadata"]["labels"][names.LABEL_ATTEMPT] for pod in pods} == {str(epoch)}
 
 
+async def test_settings_that_change_during_a_suspension_apply_to_the_next_pods(
+    training: Training, jobs: Jobs, kube: Kube
+):
+    # given a suspended job
+    path = f"trainingjobs/{NAME}"
+    await training.apply()
+    await training.until_pods(3)
+    await kube.call("PATCH", path, {"spec": {"suspend": True}})
+
+    async def has_no_pods() -> bool:
+        return await training.pods() == []
+
+    await kube.until("no pods", has_no_pods)
+    # when its launcher and other settings change, and it is resumed in the same step
+    changed = {"launcher": {"nprocPerNode": 3}, "faults": {"nodeFile": "/run/nologin"}, "elastic": {"minPods": 1}}
+    await kube.call("PATCH", path, {"spec": {"suspend": False, **changed}})
+    # then its next pods have them
+    for pod in await training.until_pods(3):
+        (trainer, *_) = pod["spec"]["containers"]
+        assert {"name": "UNDERSTUDY_NPROC_PER_NODE", "value": "3"} in trainer["env"]
+        assert any(volume.get("hostPath", {}).get("path") == "/run" for volume in pod["spec"]["volumes"])
+    # and when the launcher is switched off during the next suspension, the job becomes Jobs
+    await kube.call("PATCH", path, {"spec": {"suspend": True}})
+    await kube.until("no pods", has_no_pods)
+    off = {"launcher": {"mode": "Off"}, "spares": None, "elastic": None, "faults": None}
+    await kube.call("PATCH", path, {"spec": {"suspend": False, **off}})
+    await jobs.until("llm-workers-0")
+    # and with a launcher again, pods
+    await kube.call("PATCH", path, {"spec": {"suspend": True}})
+    await kube.call("PATCH", path, {"spec": {"suspend": False, "launcher": {"mode": "Auto"}}})
+    await training.until_pods(2)
+
+    async def has_no_jobs() -> bool:
+        return await jobs.names() == []
+
+    await kube.until("no Job", has_no_jobs)
+
+
 # Suspensions that no operator observes --------------------------------------------------------------------------------
 
 

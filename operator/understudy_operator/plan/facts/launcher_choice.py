@@ -8,9 +8,9 @@
 | no launcher, no annotation, and the job can have one | with the launcher {} |
 | no launcher, no annotation, and it cannot | as a JobSet; the message has the reason and the fix |
 
-A function of the manifest alone, so the operator and the webhook decide alike. launcher is immutable, and so is the
-annotation (charts/understudy/templates/policies.yaml). The template may change while the job is suspended, and the
-choice with it.
+A function of the manifest alone, so the operator and the webhook decide alike. The annotation is immutable
+(charts/understudy/templates/policies.yaml). launcher and the template may change while the job is suspended, and the
+choice with them.
 """
 
 from collections.abc import Iterator, Mapping

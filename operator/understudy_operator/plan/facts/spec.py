@@ -212,11 +212,12 @@ class World:
     snapshot_every: int = 1  # of so many calls of snapshot.save(), one is stored
     wanted_copies: int | None = None  # other pods that keep a copy of each snapshot; None: one, if there is one
     script_fault_rounds: int = 0  # so many rounds in which all ranks fail alike before a step end the job; 0: no limit
+    settings: Raw = field(default_factory=dict)  # the other fields that change only during a suspension, as written
 
     @cached_property
     def template_hash(self) -> str:
-        """The hash of the templates of its pods, as the user wrote them."""
-        return _hashed([[group.name, group.replicas, group.template] for group in self.groups])
+        """The hash of all that its pods are created from and that changes only during a suspension, as written."""
+        return _hashed([*([group.name, group.replicas, group.template] for group in self.groups), self.settings])
 
     @property
     def actives(self) -> int:

@@ -790,6 +790,38 @@ async def test_objects_of_previous_templates_are_recreated_after_an_unobserved_s
         assert len(world.api.of_kind(kind)) == len(previous)
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"launcher": {"nprocPerNode": 4}},
+        {"termination": {"onSigterm": "Never"}},
+        {"faults": {"hang": {"stepTimeout": "10m"}}},
+        {"elastic": {"minPods": 1}},
+        {"snapshots": {"size": "1Gi"}},
+        {"recovery": {"coordinatorLossTimeout": "1m"}},
+        {"recovery": {"launcherTimeout": "1m"}},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+async def test_pods_with_previous_settings_are_recreated_after_an_unobserved_suspension(
+    world: World, changed: dict[str, Any]
+) -> None:
+    # given pods that run
+    world.apply_job()
+    async with at_work(world):
+        await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
+        await world.until(lambda: world.status().get("observedGeneration") == 1)
+    previous = {raw["metadata"]["uid"] for raw in world.api.of_kind("Pod")}
+    # when the job is suspended, changed and resumed while no operator runs
+    raw = world.api.objects[PATH]
+    raw["spec"].update(changed)
+    raw["metadata"]["generation"] = 4
+    world.store.put(Kind.JOB, world.api.put(PATH, raw))
+    # then they are replaced
+    async with at_work(world):
+        await world.until(lambda: not previous & {raw["metadata"]["uid"] for raw in world.api.of_kind("Pod")})
+
+
 @in_virtual_time
 async def test_templates_that_differ_without_a_suspension_change_nothing(world: World):
     world.apply_job()
