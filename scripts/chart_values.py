@@ -41,7 +41,15 @@ RENAMED = {
     "networkPolicies.jobs": "networkPolicies.jobs.enabled",
     "rbac.aggregate": "rbac.aggregate.enabled",
 }
-TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", dict: "object", list: "array"}
+TYPES = {
+    type(None): "null",
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    dict: "object",
+    list: "array",
+}
 
 Schema = dict[str, Any]
 

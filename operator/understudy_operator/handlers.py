@@ -19,8 +19,8 @@ from understudy_operator.metrics.operator_metrics import OperatorMetrics
 from understudy_operator.metrics.serving import port_of, serve
 from understudy_operator.observe.store import Kind
 from understudy_operator.operator import Operator, new_identity
-from understudy_operator.plan.facts.host_ports import read_host_ports
 from understudy_operator.plan.facts.keyring import Keyring
+from understudy_operator.plan.facts.sidecar_settings import read_sidecar_settings
 from understudy_operator.runtime.api import Api
 from understudy_operator.runtime.clock import Backoffs, Clock
 from understudy_operator.settings import (
@@ -30,7 +30,6 @@ from understudy_operator.settings import (
     read_namespaces,
     read_network_rules,
 )
-from understudy_protocol import logs
 
 HEALTH_PORT = 8080
 
@@ -78,9 +77,8 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
         watches=Kind,
         namespaces=read_namespaces(os.environ),
         metrics=metrics,
-        log_format=logs.read_format(os.environ),
         times=election.times,
-        host_ports=read_host_ports(os.environ),
+        sidecars=read_sidecar_settings(os.environ),
     )
     memo.operator.start()
     memo.health = await health.serve(memo.operator, int(os.environ.get("UNDERSTUDY_HEALTH_PORT") or HEALTH_PORT))

@@ -35,15 +35,14 @@ from understudy_operator.observe.store import (
 from understudy_operator.observe.watch import Watch
 from understudy_operator.operator_state import OperatorState
 from understudy_operator.plan.facts.cluster_objects import Node
-from understudy_operator.plan.facts.host_ports import DEFAULT_HOST_PORTS, HostPorts
 from understudy_operator.plan.facts.keyring import Keyring
+from understudy_operator.plan.facts.sidecar_settings import DEFAULT_SIDECAR_SETTINGS, SidecarSettings
 from understudy_operator.plan.leadership.lease_election import LeaseTimes
 from understudy_operator.plan.manifests.network_policy import Rules
 from understudy_operator.runtime.api import API_FAILURES, Api
 from understudy_operator.runtime.clock import Clock, jittered
 from understudy_operator.runtime.line import message_room
 from understudy_operator.settings import FaultSettings
-from understudy_protocol import logs
 from understudy_protocol import pod as names
 
 #: Creates an Api that sends writes only while the given function returns true.
@@ -82,9 +81,8 @@ class Operator:
         watches: Iterable[Kind] = (),
         namespaces: tuple[str, ...] = (),
         metrics: OperatorMetrics | None = None,
-        log_format: str = logs.TEXT,
         times: LeaseTimes | None = None,
-        host_ports: HostPorts = DEFAULT_HOST_PORTS,
+        sidecars: SidecarSettings = DEFAULT_SIDECAR_SETTINGS,
     ) -> None:
         self.store = Store(clock.steady)
         self._clock = clock
@@ -120,8 +118,7 @@ class Operator:
         ]
         #: The workers have their own supervisor, because they may finish after all other tasks have ended.
         self._supervisor, self._reconciles = Supervisor(self._metrics), Supervisor(self._metrics)
-        self._keyring, self._sidecar_image, self._log_format = keyring, sidecar_image, log_format
-        self._host_ports = host_ports
+        self._keyring, self._sidecar_image, self._sidecars = keyring, sidecar_image, sidecars
         self._message_room = message_room()
         self._workers: dict[Key, JobWorker] = {}
         self._pool_workers: dict[Key, PoolWorker] = {}
@@ -294,11 +291,10 @@ class Operator:
                 self._read_node,
                 self._node_memory,
                 self._metrics,
-                self._log_format,
                 lambda: self._kueue.present,
                 self._message_room,
                 self._reconciles,
-                self._host_ports,
+                self._sidecars,
             )
         elif key in self._workers:
             self._workers[key].enqueue()
@@ -322,10 +318,9 @@ class Operator:
                 self._read_node,
                 self._sidecar_image,
                 self._metrics,
-                self._log_format,
                 lambda: self._node_memory.offenders.of(key[0]),
                 self._reconciles,
-                self._host_ports,
+                self._sidecars,
             )
 
     def _enqueue_pools(self, namespace: str) -> None:

@@ -4,7 +4,8 @@ UNDERSTUDY_CERTIFICATES is the folder with tls.crt and tls.key, which kubelets m
 for the API server, and UNDERSTUDY_HEALTH_PORT (8080) for the kubelet. UNDERSTUDY_METRICS_PORT (none) serves GET
 /metrics. This process sends no requests: its account has no token and no rights.
 
-UNDERSTUDY_HOST_NETWORK_PORTS (FIRST-LAST) is the range of ports for pods with hostNetwork.
+UNDERSTUDY_HOST_NETWORK_PORTS (FIRST-LAST) is the range of ports for pods with hostNetwork. UNDERSTUDY_SIDECAR_RUN_AS
+(USER:GROUP) has the ids with which sidecars run; an empty one is left to the pod and its namespace.
 
 UNDERSTUDY_CLIENT_CA (PEM in base64; none) is the authority of the API server's client certificates, and
 UNDERSTUDY_CLIENT_NAMES (separated by commas; any) are their names. Other callers are rejected.
@@ -23,7 +24,7 @@ from functools import partial
 from pathlib import Path
 
 from understudy_operator.metrics.serving import port_of, serve
-from understudy_operator.plan.facts.host_ports import read_host_ports
+from understudy_operator.plan.facts.sidecar_settings import read_sidecar_settings
 from understudy_operator.runtime.probe_server import ProbeServer
 from understudy_protocol import logs
 from understudy_webhook.certificates import CertificateFiles
@@ -42,9 +43,8 @@ async def _serve(image: str, certificates: Path) -> int:
     async with AsyncExitStack() as stack:
         serving = Serving(
             image,
-            log_format=logs.read_format(os.environ),
             clients=read_clients(os.environ),
-            host_ports=read_host_ports(os.environ),
+            sidecars=read_sidecar_settings(os.environ),
         )
         keeping = asyncio.create_task(CertificateFiles(certificates, serving).run(), name="certificate")
         probes = ProbeServer(partial(answer_probe, serving))
@@ -104,7 +104,7 @@ def main() -> int:
     try:
         port_of(os.environ)
         read_clients(os.environ)
-        read_host_ports(os.environ)
+        read_sidecar_settings(os.environ)
     except ValueError as error:
         log.error("%s", error)
         return 2

@@ -16,11 +16,10 @@ from typing import Any
 
 import msgspec
 
-from understudy_operator.plan.facts.host_ports import DEFAULT_HOST_PORTS, HostPorts
+from understudy_operator.plan.facts.sidecar_settings import DEFAULT_SIDECAR_SETTINGS, SidecarSettings
 from understudy_operator.plan.injection.injected_pods import inject
 from understudy_operator.plan.injection.settings import Objection, wants_injection
 from understudy_operator.runtime.json_size import values_in
-from understudy_protocol.logs import TEXT
 from understudy_webhook.object_validation import find_objections
 
 Raw = Mapping[str, Any]
@@ -101,9 +100,7 @@ def is_deeper(value: Any, levels: int) -> bool:
     return True
 
 
-def mutate(
-    request: Raw, sidecar_image: str, log_format: str = TEXT, host_ports: HostPorts = DEFAULT_HOST_PORTS
-) -> dict[str, Any]:
+def mutate(request: Raw, sidecar_image: str, sidecars: SidecarSettings = DEFAULT_SIDECAR_SETTINGS) -> dict[str, Any]:
     """The answer to the creation of a pod. The pod has no name yet, so its ports depend on the request."""
     pod = request.get("object") or {}
     if request.get("kind", {}).get("kind") != "Pod":
@@ -111,7 +108,7 @@ def mutate(
     try:
         if not wants_injection(pod.get("metadata", {})):
             return _allowed(request)
-        injection = inject(pod, sidecar_image, log_format, host_ports, str(request["uid"]))
+        injection = inject(pod, sidecar_image, sidecars, str(request["uid"]))
     except Objection as objection:
         return _refused(request, f"understudy cannot inject this pod: {objection}")
     return _allowed(request, json_patch(pod, injection.pod), injection.warnings)

@@ -22,7 +22,7 @@ from typing import Any
 
 from aiohttp import web
 
-from understudy_operator.plan.facts.host_ports import DEFAULT_HOST_PORTS, HostPorts
+from understudy_operator.plan.facts.sidecar_settings import DEFAULT_SIDECAR_SETTINGS, SidecarSettings
 from understudy_operator.runtime.bounded_server import BoundedServer, ServerLimits
 from understudy_operator.runtime.probe_server import Reply
 from understudy_protocol import logs
@@ -65,15 +65,14 @@ class Serving:
         self,
         sidecar_image: str,
         metrics: WebhookMetrics | None = None,
-        log_format: str = logs.TEXT,
         clients: Clients | None = None,
         limits: ServerLimits = LIMITS,
-        host_ports: HostPorts = DEFAULT_HOST_PORTS,
+        sidecars: SidecarSettings = DEFAULT_SIDECAR_SETTINGS,
     ) -> None:
         self.metrics = WebhookMetrics() if metrics is None else metrics
         self._clients = clients
         self._answers: Mapping[str, Answer] = {
-            "/mutate": partial(mutate, sidecar_image=sidecar_image, log_format=log_format, host_ports=host_ports),
+            "/mutate": partial(mutate, sidecar_image=sidecar_image, sidecars=sidecars),
             "/validate": validate,
         }
         self._logged: set[tuple[str, int]] = set()

@@ -15,6 +15,7 @@ import yaml
 from tests.cluster.audit import granted
 from tests.cluster.paths import CHECKOUT, Paths
 from understudy_operator.plan.facts.host_ports import HostPorts, read_host_ports
+from understudy_operator.plan.facts.sidecar_settings import read_sidecar_settings
 from understudy_operator.plan.manifests.network_policy import Rules
 from understudy_operator.plan.verdicts.built_in import BUILT_IN
 from understudy_operator.settings import FaultSettings, read_fault_settings, read_namespaces, read_network_rules
@@ -253,12 +254,34 @@ def test_operator_and_webhook_draw_ports_from_the_same_range():
     assert is_reported("hostNetworkPorts=25000-25099") == {HostPorts(25000, 25099)}
 
 
+def test_the_users_of_all_containers_can_be_set_or_left_to_the_namespaces():
+    def found(*settings: str) -> tuple[list[tuple[int | None, int | None]], set[tuple[int | None, int | None]]]:
+        of_pods, of_sidecars = [], set()
+        for which in (False, True):
+            spec = rendered(*settings, webhook=which)["Deployment"]["spec"]["template"]["spec"]
+            security = spec["securityContext"]
+            assert security["runAsNonRoot"] is True
+            of_pods.append((security.get("runAsUser"), security.get("runAsGroup")))
+            env = {x["name"]: x.get("value", "") for x in spec["containers"][0]["env"]}
+            read = read_sidecar_settings(env)
+            of_sidecars.add((read.user, read.group))
+        return of_pods, of_sidecars
+
+    assert found() == ([(65532, 65532)] * 2, {(65532, None)})
+    assert found("runAs.user=1001", "runAs.group=1002") == ([(1001, 1002)] * 2, {(65532, None)})
+    assert found("sidecar.runAs.user=1001", "sidecar.runAs.group=1002") == ([(65532, 65532)] * 2, {(1001, 1002)})
+    nothing = ("runAs.user=null", "runAs.group=null", "sidecar.runAs.user=null")
+    assert found(*nothing) == ([(None, None)] * 2, {(None, None)})
+
+
 DIGEST = f"sha256:{'0123456789abcdef' * 4}"
 
 
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
+        ("runAs.user=0", "at '/runAs/user': minimum: got 0, want 1"),
+        ("sidecar.runAs.user=0", "at '/sidecar/runAs/user': minimum: got 0, want 1"),
         ("operator.relicas=2", "at '/operator': additional properties 'relicas' not allowed"),
         ("operater.replicas=2", "additional properties 'operater' not allowed"),
         ("operator.replicas=two", "at '/operator/replicas': got string, want integer"),

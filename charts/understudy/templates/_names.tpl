@@ -150,9 +150,19 @@ affinity:
 {{- /* Of pods whose namespace enforces the restricted pod security standard. */ -}}
 {{- define "understudy.podSecurity" -}}
 runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
+{{- $runAs := .Values.runAs | default dict }}
+{{- with $runAs.user }}
+runAsUser: {{ int . }}
+{{- end }}
+{{- with $runAs.group }}
+runAsGroup: {{ int . }}
+{{- end }}
 seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+{{- /* USER:GROUP, each empty if it is null. */ -}}
+{{- define "understudy.sidecarRunAs" -}}
+{{- $runAs := .Values.sidecar.runAs | default dict -}}
+{{- with $runAs.user }}{{ int . }}{{ end }}:{{ with $runAs.group }}{{ int . }}{{ end -}}
 {{- end -}}
 {{- define "understudy.containerSecurity" -}}
 readOnlyRootFilesystem: true

@@ -22,7 +22,6 @@ from understudy_operator.observe.read_node import NodeReader, read_node
 from understudy_operator.observe.read_pool import split, view_of
 from understudy_operator.observe.store import Key, Kind, OwnerKey, Raw, Store, job_kind
 from understudy_operator.plan.facts.cluster_objects import ChildJob, Node
-from understudy_operator.plan.facts.host_ports import DEFAULT_HOST_PORTS, HostPorts
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.observed import TERMINAL_STATES, Coordination, Observed
@@ -30,6 +29,7 @@ from understudy_operator.plan.facts.ownership import INJECTED_KIND, KIND, contro
 from understudy_operator.plan.facts.pool_facts import PoolView
 from understudy_operator.plan.facts.refusals import Refusal
 from understudy_operator.plan.facts.secret_writes import SecretWrites
+from understudy_operator.plan.facts.sidecar_settings import DEFAULT_SIDECAR_SETTINGS, SidecarSettings
 from understudy_operator.plan.facts.status import JobStatus
 from understudy_operator.plan.intents import (
     CREATE_POD,
@@ -60,7 +60,6 @@ from understudy_operator.runtime.api import API_FAILURES
 from understudy_operator.runtime.clock import Clock, jittered
 from understudy_operator.runtime.fair_semaphore import FairSemaphore
 from understudy_operator.runtime.line import Keys, Share
-from understudy_protocol import logs
 from understudy_protocol import pod as names
 from understudy_protocol.enums import CloseReason
 
@@ -97,17 +96,15 @@ class JobWorker:
         node_reader: NodeReader = read_node,
         node_memory: NodeMemory | None = None,
         metrics: OperatorMetrics | None = None,
-        log_format: str = logs.TEXT,
         has_kueue: Callable[[], bool | None] = lambda: None,
         message_room: FairSemaphore | None = None,
         supervisor: Supervisor | None = None,
-        host_ports: HostPorts = DEFAULT_HOST_PORTS,
+        sidecars: SidecarSettings = DEFAULT_SIDECAR_SETTINGS,
     ) -> None:
         self._key, self._store, self._gateway, self._keyring = key, store, gateway, keyring
         self._sidecar_image, self._on_gone, self._clock = sidecar_image, on_gone, clock
         self._read_node, self._node_memory = node_reader, node_memory
-        self._log_format, self._has_kueue, self._message_room = log_format, has_kueue, message_room
-        self._host_ports = host_ports
+        self._sidecars, self._has_kueue, self._message_room = sidecars, has_kueue, message_room
         self._metrics = OperatorMetrics() if metrics is None else metrics
         self._job_metrics = JobMetrics(self._metrics)
         self._link: CoordinatorLink | None = None
@@ -208,7 +205,7 @@ class JobWorker:
         """None if there is no job, or it cannot be read."""
         read = read_injected if job_kind(self._key) is Kind.INJECTED else read_job
         job = self._store.fact(job_kind(self._key), self._key, read)
-        return None if job is None else replace(job, log_format=self._log_format, host_ports=self._host_ports)
+        return None if job is None else replace(job, sidecars=self._sidecars)
 
     def _prepare(self, job: Job) -> None:
         self._topology_key = "" if job.spec.world is None else job.world.topology_key

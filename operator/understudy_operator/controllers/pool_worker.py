@@ -23,12 +23,12 @@ from understudy_operator.observe.read_pool import (
     split,
 )
 from understudy_operator.observe.store import Key, Kind, Store
-from understudy_operator.plan.facts.host_ports import DEFAULT_HOST_PORTS, HostPorts
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.ownership import POOL_KIND
 from understudy_operator.plan.facts.pool_facts import ObservedPool, Pool
 from understudy_operator.plan.facts.refusals import Refusal
 from understudy_operator.plan.facts.secret_writes import SecretWrites
+from understudy_operator.plan.facts.sidecar_settings import DEFAULT_SIDECAR_SETTINGS, SidecarSettings
 from understudy_operator.plan.intents import CREATE_POD, Create, Intent, PoolPlan
 from understudy_operator.plan.manifests.warm_spare_pods import pool_secret_name
 from understudy_operator.plan.pool.reconcile_pool import plan_releases, reconcile_pool
@@ -37,7 +37,6 @@ from understudy_operator.plan.times.reconcile_clock import ReconcileClock
 from understudy_operator.plan.world.retries import TRY_AGAIN_S, Retries, is_retry_due, without_paused_of_pool
 from understudy_operator.runtime.api import API_FAILURES
 from understudy_operator.runtime.clock import Clock, jittered
-from understudy_protocol import logs
 
 RECONCILES = "reconciles of pools"
 log = logging.getLogger(__name__)
@@ -57,15 +56,14 @@ class PoolWorker:
         node_reader: NodeReader = read_node,
         sidecar_image: str = "",
         metrics: OperatorMetrics | None = None,
-        log_format: str = logs.TEXT,
         offenders: Callable[[], Collection[str]] = tuple,
         supervisor: Supervisor | None = None,
-        host_ports: HostPorts = DEFAULT_HOST_PORTS,
+        sidecars: SidecarSettings = DEFAULT_SIDECAR_SETTINGS,
     ) -> None:
         self._key, self._store, self._gateway, self._on_gone, self._clock = key, store, gateway, on_gone, clock
         self._keyring, self._secret_writes = keyring, SecretWrites()
-        self._read_node, self._sidecar_image, self._log_format = node_reader, sidecar_image, log_format
-        self._offenders, self._host_ports = offenders, host_ports
+        self._read_node, self._sidecar_image, self._sidecars = node_reader, sidecar_image, sidecars
+        self._offenders = offenders
         self._metrics = OperatorMetrics() if metrics is None else metrics
         self._retries = Retries()
         self._tried_generation = 0  # the generation of which all intents were tried once
@@ -136,7 +134,7 @@ class PoolWorker:
     def _read(self) -> Pool | None:
         """None if there is no pool, or it cannot be read."""
         pool = self._store.fact(Kind.POOL, self._key, read_pool)
-        return None if pool is None else replace(pool, log_format=self._log_format, host_ports=self._host_ports)
+        return None if pool is None else replace(pool, sidecars=self._sidecars)
 
     def _observe(self, pool: Pool) -> ObservedPool:
         owner = (pool.namespace, pool.uid)

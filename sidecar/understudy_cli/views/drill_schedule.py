@@ -36,7 +36,6 @@ def schedule_manifests(job: Job, drill: Drill, cron: str, image: str) -> list[di
         "restartPolicy": "Never",
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": 65532,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [container],

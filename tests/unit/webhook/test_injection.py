@@ -11,10 +11,10 @@ import pytest
 
 from tests.unit.webhook.golden import IMAGE, NAMES, golden, pod, text
 from understudy_operator.plan.facts.host_ports import HostPorts
+from understudy_operator.plan.facts.sidecar_settings import SidecarSettings
 from understudy_operator.plan.injection.injected_pods import InjectedPod, inject
 from understudy_operator.plan.injection.settings import ANNOTATIONS, Objection, read_injection_settings
 from understudy_protocol import pod as names
-from understudy_protocol.logs import TEXT
 from understudy_webhook.review import json_patch
 
 Raw = dict[str, Any]
@@ -115,7 +115,9 @@ PORTS = HostPorts(24000, 24009)
 
 
 def on_host_network(name: str, entropy: str = "u-1") -> Raw:
-    return inject(changed(name, lambda x: x["spec"].update(hostNetwork=True)), IMAGE, TEXT, PORTS, entropy).pod
+    return inject(
+        changed(name, lambda x: x["spec"].update(hostNetwork=True)), IMAGE, SidecarSettings(host_ports=PORTS), entropy
+    ).pod
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -142,11 +144,11 @@ def test_pods_of_other_requests_get_other_ports() -> None:
 
 def test_a_second_call_keeps_the_ports_also_if_another_webhook_has_removed_the_sidecar() -> None:
     once = on_host_network("job")
-    again = inject(once, IMAGE, TEXT, PORTS, "another request").pod
+    again = inject(once, IMAGE, SidecarSettings(host_ports=PORTS), "another request").pod
     assert json_patch(once, again) == []
     missing = copy.deepcopy(once)
     missing["spec"]["initContainers"] = [x for x in missing["spec"]["initContainers"] if x["name"] == "fetch"]
-    assert inject(missing, IMAGE, TEXT, PORTS, "another request").pod == once
+    assert inject(missing, IMAGE, SidecarSettings(host_ports=PORTS), "another request").pod == once
 
 
 # The launcher and the number of workers -------------------------------------------------------------------------------

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from understudy_operator.plan.facts.host_ports import DEFAULT_HOST_PORTS, HostPorts
 from understudy_operator.plan.facts.queue import Queue
+from understudy_operator.plan.facts.sidecar_settings import DEFAULT_SIDECAR_SETTINGS, SidecarSettings
 from understudy_operator.plan.facts.spec import JobSpec, World
 from understudy_operator.plan.facts.status import JobStatus
-from understudy_protocol.logs import TEXT
 from understudy_protocol.pod import PodGroup
 
 
@@ -36,8 +35,7 @@ class Job:
     status: JobStatus
     orphans: bool = False  # it is deleted without its pods
     queue: Queue | None = None  # of Kueue
-    log_format: str = TEXT  # of the sidecars of its pods
-    host_ports: HostPorts = DEFAULT_HOST_PORTS  # for its pods with hostNetwork
+    sidecars: SidecarSettings = DEFAULT_SIDECAR_SETTINGS  # of its pods
     drill_request: str = ""  # the annotation understudy.dev/drill
     injected: InjectedJob | None = None  # a Job controller creates its pods; uid is then Owner.membership
 

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from understudy_operator.plan.facts.cluster_objects import Node, Pod
-from understudy_operator.plan.facts.host_ports import DEFAULT_HOST_PORTS, HostPorts
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.refusals import Refusal
 from understudy_operator.plan.facts.secret_writes import NO_WRITES, SecretWrites
+from understudy_operator.plan.facts.sidecar_settings import DEFAULT_SIDECAR_SETTINGS, SidecarSettings
 from understudy_operator.plan.facts.status import PoolStatus
 from understudy_operator.plan.verdicts.sources import time_in
 from understudy_protocol import pod as names
-from understudy_protocol.logs import TEXT
 
 DEFAULT_FAILURES_PER_NODE_DAY = 1.2e-3
 
@@ -64,8 +63,7 @@ class Pool:
     topology_key: str = ""  # of a node's label; "" if pods are not spread
     launcher: PoolLauncher | None = None  # of warm spares; None: the spares only reserve places
     status: PoolStatus = field(default_factory=PoolStatus)
-    log_format: str = TEXT  # of the sidecars of warm spares
-    host_ports: HostPorts = DEFAULT_HOST_PORTS  # for its warm spares with hostNetwork
+    sidecars: SidecarSettings = DEFAULT_SIDECAR_SETTINGS  # of its warm spares
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from understudy_operator.plan.facts.host_ports import DEFAULT_HOST_PORTS, HostPorts, declare_host_ports, declared_port
+from understudy_operator.plan.facts.host_ports import HostPorts, declare_host_ports, declared_port
 from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.sidecar_settings import DEFAULT_SIDECAR_SETTINGS, SidecarSettings
 from understudy_operator.plan.facts.spec import JobSpec
 from understudy_operator.plan.facts.status import JobStatus
 from understudy_operator.plan.facts.trainer import TORCHRUN, describe_own_ranks, kubelet_restarts
@@ -32,7 +33,6 @@ from understudy_operator.plan.injection.settings import (
 )
 from understudy_operator.plan.manifests import pods
 from understudy_protocol import pod as names
-from understudy_protocol.logs import TEXT
 
 #: The sidecar gets these later: from the operator, and from the file beside the key.
 _INJECTED_LATER = (names.ENV_JOB, names.ENV_COORDINATOR, names.ENV_INDEX)
@@ -49,9 +49,9 @@ class InjectedPod:
 
 
 def inject(
-    pod: Raw, sidecar_image: str, log_format: str = TEXT, host_ports: HostPorts = DEFAULT_HOST_PORTS, entropy: str = ""
+    pod: Raw, sidecar_image: str, sidecars: SidecarSettings = DEFAULT_SIDECAR_SETTINGS, entropy: str = ""
 ) -> InjectedPod:
-    """The injected pod. host_ports, entropy: with hostNetwork it gets ports of its own. Raises Objection."""
+    """The injected pod. entropy: for its own ports, with hostNetwork. Raises Objection."""
     injected = copy.deepcopy(dict(pod))
     spec, metadata = injected["spec"], injected["metadata"]
     annotations = metadata.setdefault("annotations", {})
@@ -60,8 +60,8 @@ def inject(
     settings = read_injection_settings(annotations)
     trainer = _trainer(spec, annotations.get(names.ANNOTATION_TRAINER_CONTAINER, settings.container))
     _refuse_taken_names(injected, settings, sidecar_image)
-    host_port = _host_port(spec, trainer, host_ports, f"{owner.membership}/{owner.place}/{entropy}")
-    warnings = _change(spec, trainer, owner, settings, sidecar_image, log_format, host_port)
+    host_port = _host_port(spec, trainer, sidecars.host_ports, f"{owner.membership}/{owner.place}/{entropy}")
+    warnings = _change(spec, trainer, owner, settings, sidecar_image, sidecars, host_port)
     metadata.setdefault("labels", {}).update({names.LABEL_JOB: owner.group, names.LABEL_JOB_UID: owner.membership})
     annotations |= {names.ANNOTATION_TRAINER_CONTAINER: trainer["name"], names.ANNOTATION_POD_INDEX: str(owner.place)}
     return InjectedPod(injected, warnings)
@@ -117,7 +117,7 @@ def _change(
     owner: Owner,
     settings: InjectionSettings,
     image: str,
-    log_format: str,
+    sidecars: SidecarSettings,
     host_port: int | None,
 ) -> tuple[str, ...]:
     entries = (names.LAUNCHER_SCRIPT, names.TORCHRUN_SCRIPT, names.LAUNCHER_ZIPAPP)
@@ -127,7 +127,7 @@ def _change(
     nproc = settings.nproc_per_node or 1 if launched or alone else command.nproc_of(trainer, settings, mode)
     if not (launched or alone) and (problem := describe_own_ranks(trainer, mode, nproc)):
         raise Objection(f"container {trainer['name']}: {problem}")
-    job = replace(_job(owner, settings, nproc, mode), log_format=log_format)
+    job = replace(_job(owner, settings, nproc, mode), sidecars=sidecars)
     grace_s = int(spec.get("terminationGracePeriodSeconds") or pods.DEFAULT_GRACE_S)
     warnings: tuple[str, ...] = ()
     if alone:

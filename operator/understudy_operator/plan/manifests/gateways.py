@@ -36,7 +36,7 @@ def add_gateway(spec: dict[str, Any], job: Job, group: ReplicatedJob, image: str
         return
     kept = {"name": names.GATEWAY_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": STATE_SIZE}}
     spec["volumes"] = [*spec.get("volumes", ()), _volume(job), kept]
-    spec["initContainers"] = [_container(gateway, image), *spec.get("initContainers", ())]
+    spec["initContainers"] = [_container(job, gateway, image), *spec.get("initContainers", ())]
 
 
 def add_to_worker(spec: dict[str, Any], trainer: dict[str, Any], job: Job) -> None:
@@ -81,7 +81,7 @@ def _mount() -> dict[str, Any]:
     return {"name": names.ROLLOUT_VOLUME, "mountPath": names.ROLLOUT_FOLDER, "readOnly": True}
 
 
-def _container(gateway: RolloutGateway, image: str) -> dict[str, Any]:
+def _container(job: Job, gateway: RolloutGateway, image: str) -> dict[str, Any]:
     options = {
         "--engine": f"http://127.0.0.1:{gateway.engine_port}",
         "--port": str(gateway.port),
@@ -108,5 +108,5 @@ def _container(gateway: RolloutGateway, image: str) -> dict[str, Any]:
         "startupProbe": startup_probe(STATE_PATH, gateway.port),
         # 2,048 client connections of at most 400 KiB each, and 50 MiB.
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "1Gi"}},
-        "securityContext": restricted_security_context(),
+        "securityContext": restricted_security_context(job),
     }

@@ -71,7 +71,7 @@ def pod_manifest(
     trainer = trainer_of(spec, job.world.container)
     wrap(trainer, job, place, grace_s)
     add_to_worker(spec, trainer, job)
-    port = job.host_ports.draw(f"{job.uid}/{serial}") if spec.get("hostNetwork") else None
+    port = job.sidecars.host_ports.draw(f"{job.uid}/{serial}") if spec.get("hostNetwork") else None
     if port is not None:
         declare_host_ports(trainer, port)
     sidecar = sidecar_container(job, index, coordinator_address, sidecar_image, grace_s, port)
@@ -277,7 +277,7 @@ def sidecar_container(
             _env_from(names.ENV_NODE, "spec.nodeName"),
             *([] if host_port is None else [_env(names.ENV_PORT, str(host_port))]),
             *node_file,
-            *([] if job.log_format == TEXT else [_env(ENV_FORMAT, job.log_format)]),
+            *([] if job.sidecars.log_format == TEXT else [_env(ENV_FORMAT, job.sidecars.log_format)]),
         ],
         "volumeMounts": [
             {"name": names.SHARED_VOLUME, "mountPath": names.SHARED_FOLDER},
@@ -290,7 +290,7 @@ def sidecar_container(
         ],
         "startupProbe": podspec.startup_probe("/started", names.health_port(host_port or names.COORDINATOR_PORT)),
         "resources": {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
-        "securityContext": podspec.restricted_security_context(),
+        "securityContext": podspec.restricted_security_context(job),
     }
 
 

@@ -62,11 +62,13 @@ def _keep_together(spec: dict[str, Any], job_key: str, topology_key: str) -> Non
     anti_affinity_terms.append(term({"key": keys.JOB_KEY, "operator": "Exists"}, others))
 
 
-def restricted_security_context() -> dict[str, Any]:
+def restricted_security_context(job: Job) -> dict[str, Any]:
     """The securityContext of a container of ours, by the Restricted profile of Kubernetes' Pod Security Standards."""
+    user, group = job.sidecars.user, job.sidecars.group
     return {
         "runAsNonRoot": True,
-        "runAsUser": 65532,
+        **({} if user is None else {"runAsUser": user}),
+        **({} if group is None else {"runAsGroup": group}),
         "readOnlyRootFilesystem": True,
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},

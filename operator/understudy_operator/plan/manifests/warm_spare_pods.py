@@ -120,6 +120,5 @@ def _as_job(pool: Pool) -> Job:
         completed_at=None,
         spec=spec,
         status=JobStatus(),
-        log_format=pool.log_format,
-        host_ports=pool.host_ports,
+        sidecars=pool.sidecars,
     )
