@@ -177,6 +177,7 @@ class Refused:
     replacement_reason: str = (
         ""  # why this pod takes no part in the job any more, so that it must be replaced; "": it takes part
     )
+    lacks_launcher: bool = False  # no launcher has connected yet, or the last one has ended
 
 
 TO_SIDECAR = (Observe, Appoint, Superseded, End, Nodes)

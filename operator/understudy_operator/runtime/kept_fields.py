@@ -112,8 +112,12 @@ class Terminated(TypedDict, total=False):
     message: str
 
 
+class Running(TypedDict, total=False):
+    startedAt: str | None
+
+
 class ContainerState(TypedDict, total=False):
-    running: dict[str, Any]
+    running: Running
     waiting: _Waiting
     terminated: Terminated
 

@@ -68,6 +68,7 @@ class MemberInfo:
     may_vote: bool
     hard_state: HardState
     replacement_reason: str = ""  # why the pod must be replaced
+    lacks_launcher: bool = False  # none has connected yet, or the last one has ended
 
 
 class CandidateMachine:

@@ -109,6 +109,7 @@ class Core:
             member.may_vote_here,
             self.voter.hard_state,
             member.replacement_reason or member.unable_reason,
+            member.lacks_launcher,
         )
 
     def handle(self, event: CoreEvent, now: float) -> list[CoreEffect]:

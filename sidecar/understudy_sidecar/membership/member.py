@@ -203,6 +203,11 @@ class Member:
         return self._me.coordinator
 
     @property
+    def lacks_launcher(self) -> bool:
+        """No launcher has connected to this sidecar yet, or the last one has ended."""
+        return self._me.state is State.NO_LAUNCHER and not self._me.launcher.is_known
+
+    @property
     def replacement_reason(self) -> str:
         """Why it takes no part any more, so that its pod must be replaced."""
         return self._me.end.replacement_reason

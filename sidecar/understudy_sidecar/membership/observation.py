@@ -110,14 +110,12 @@ class Observation:
 
     def _refusal(self) -> Refused:
         member_info = self._member_info()
-        coordinator, epoch, replacement_reason = (
-            member_info.coordinator,
+        coordinator = member_info.coordinator
+        known = (
             member_info.hard_state.config_version.epoch,
             member_info.replacement_reason,
+            member_info.lacks_launcher,
         )
         if coordinator is None:
-            reason = "this sidecar is not the coordinator, and knows no coordinator"
-            return Refused(reason, config_epoch=epoch, replacement_reason=replacement_reason)
-        return Refused(
-            "this sidecar is not the coordinator", coordinator.pod_uid, coordinator.ip, epoch, replacement_reason
-        )
+            return Refused("this sidecar is not the coordinator, and knows no coordinator", "", "", *known)
+        return Refused("this sidecar is not the coordinator", coordinator.pod_uid, coordinator.ip, *known)

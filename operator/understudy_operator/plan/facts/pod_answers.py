@@ -17,6 +17,7 @@ class PodAnswer:
     config_epoch: int = 0  # the newest epoch of whose voter configuration it knows
     replacement_reason: str = ""  # why the pod has to be replaced; "" if it need not
     replaced_at: float = NEVER  # when it first reported so
+    no_launcher_since: float = NEVER  # when it first reported that no launcher is connected to its sidecar
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,10 @@ class PodAnswers:
     def with_refusal(self, uid: str, refused: Refused, now: float) -> "PodAnswers":
         reason = refused.reason[:REASON_CHARACTERS]  # limited, because every pod's is stored
         answer = PodAnswer(reason, refused.pod_uid[:UID_CHARACTERS], refused.config_epoch)
+        before = self.by_pod.get(uid, answer)
+        if refused.lacks_launcher:
+            answer = replace(answer, no_launcher_since=min(before.no_launcher_since, now))
         if refused.replacement_reason:
-            before = self.by_pod.get(uid, answer)
             answer = replace(
                 answer,
                 replacement_reason=refused.replacement_reason[:REASON_CHARACTERS],
@@ -66,9 +69,9 @@ class PodAnswers:
         return PodAnswers(others, self.since) if others else NO_ANSWERS
 
     def on_lines(self, uids: Container[str]) -> "PodAnswers":
-        """A pod without an open connection may follow another coordinator by now: drop both of its reports."""
+        """A pod without an open connection may follow another coordinator by now: drop these reports."""
         stale = {
-            pod: replace(answer, coordinator_uid="", replacement_reason="", replaced_at=NEVER)
+            pod: replace(answer, coordinator_uid="", replacement_reason="", replaced_at=NEVER, no_launcher_since=NEVER)
             for pod, answer in self.by_pod.items()
             if pod not in uids
         }

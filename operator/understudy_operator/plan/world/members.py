@@ -64,6 +64,8 @@ PORT_S = 10.0
 NO_LAUNCHER = "the job has no launcher any more (see condition FaultTolerant)"
 #: A lost pod whose node is healthy may come back by itself (its sidecar restarts) within so long.
 RETURN_S = 15.0
+#: A container whose launcher has not connected for so long hangs. On a busy machine a start may take half a minute.
+LAUNCHER_S = 120.0
 #: After the close pods end by themselves; a pod that still runs is deleted then. On a busy machine it took over 10 s.
 CLOSED_S = 30.0
 
@@ -206,7 +208,7 @@ def _remove(observed: Observed, now: float) -> Iterator[PodIntent]:
 
 def _remove_lost(observed: Observed, now: float) -> Iterator[PodIntent]:
     lost = {x.pod_uid: x for x in observed.snapshot.lost} if observed.snapshot is not None else {}
-    live, useless = {pod.uid for pod in observed.live()}, _useless(observed)
+    live, useless, without_launcher = {pod.uid for pod in observed.live()}, _useless(observed), _no_launcher(observed)
     for pod in observed.pods:
         dead_node = bool(pod.node) and not observed.node_ready(pod.node)
         if pod.deleting_since is not None:
@@ -219,10 +221,31 @@ def _remove_lost(observed: Observed, now: float) -> Iterator[PodIntent]:
             silent = entry.fault is Fault.NODE
             if (silent and not observed.lacks_majority) or (not silent and is_due(entry.at + RETURN_S, now)):
                 yield _delete(pod, f"it was lost ({entry.fault.value}): {entry.reason}")
+        elif pod.uid in without_launcher and is_due(without_launcher[pod.uid] + LAUNCHER_S, now):
+            yield _delete(pod, f"its trainer container runs, and has had no launcher for {LAUNCHER_S:g} s")
         elif pod.uid in useless and not pod.ended and is_due(useless[pod.uid].replaced_at + RETURN_S, now):
             yield _delete(pod, f"it has to be replaced: {useless[pod.uid].replacement_reason}")
         elif not pod.ended and dead_node and pod.uid not in live and not _may_return(observed, pod, now):
             yield _drop(pod, f"node {pod.node} is not ready, and no coordinator reports the pod")
+
+
+def _no_launcher(observed: Observed) -> dict[str, float]:
+    """The pods whose trainer containers run, and whose sidecars have no launcher: by uid, since when. A script that calls
+    torchrun may prepare for any time before, and no launcher connects.
+    """
+    if _calls_torchrun(observed):
+        return {}
+    running = {pod.uid: pod.trainer_since for pod in observed.pods if pod.trainer_since}
+    answers = observed.coordination.answers.by_pod
+    return {uid: max(since, answers[uid].no_launcher_since) for uid, since in running.items() if uid in answers}
+
+
+def _calls_torchrun(observed: Observed) -> bool:
+    """Whether the command of the trainer container may call torchrun."""
+    world = observed.job.world
+    if world.mode != AUTO:
+        return world.mode == TORCHRUN
+    return may_call_torchrun(words_of(trainer_of(world.groups[0].pod_template["spec"], world.container)))
 
 
 def _useless(observed: Observed) -> dict[str, PodAnswer]:
@@ -351,11 +374,7 @@ def _may_continue(observed: Observed, pod: Pod) -> bool:
         had_ranks = names.ANNOTATION_GROUP_RANK in pod.annotations
     else:
         had_ranks = any(x.pod_uid == pod.uid and x.group_rank is not None for x in observed.snapshot.members)
-    world = observed.job.world
-    if world.mode == AUTO:
-        trainer = trainer_of(world.groups[0].pod_template["spec"], world.container)
-        return had_ranks and may_call_torchrun(words_of(trainer))
-    return had_ranks and world.mode == TORCHRUN
+    return had_ranks and _calls_torchrun(observed)
 
 
 def _relabel(observed: Observed) -> Iterator[PatchPod]:

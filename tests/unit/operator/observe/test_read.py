@@ -101,6 +101,18 @@ def pod_with(**sidecar: Any) -> dict[str, Any]:
     return raw
 
 
+@pytest.mark.parametrize(
+    ("state", "since"),
+    [({"running": {"startedAt": AT}}, T), ({"running": {}}, 0.0), ({"terminated": {"exitCode": 0}}, 0.0), ({}, 0.0)],
+)
+def test_the_start_of_the_trainer_container_is_read_while_it_runs(state: dict[str, Any], since: float):
+    raw = copy.deepcopy(POD)
+    raw["spec"]["containers"] = [{"name": "logs"}, {"name": "trainer", "env": [{"name": names.ENV_NPROC}]}]
+    raw["status"]["containerStatuses"] = [{"name": "logs", "state": {"running": {"startedAt": AT}}}]
+    raw["status"]["containerStatuses"].append({"name": "trainer", "state": state})
+    assert read_pod(raw).trainer_since == since
+
+
 def test_a_job_is_read_with_its_fields():
     job = read_job(JOB)
     assert (job.namespace, job.name, job.uid, job.generation) == ("research", "llm", "job-uid", 3)

@@ -216,6 +216,20 @@ def test_a_sidecar_that_cannot_store_its_state_reports_that_its_pod_has_to_be_re
     )
 
 
+def test_a_sidecar_reports_that_it_has_no_launcher_until_one_connects_and_after_its_end() -> None:
+    driven = Driven()
+    driven.do(ObserverUp(OPERATOR))
+    hello = LauncherHello(1, NO_ROUND, None, WorkersState.IDLE, 4000)
+    reports = []
+    for event in (e.Tick(), e.LauncherUp(hello), e.LauncherDown()):
+        driven.now += 1.0
+        driven.do(event)
+        reported = driven.sent()[-1]
+        assert isinstance(reported, Refused)
+        reports.append(reported.lacks_launcher)
+    assert reports == [True, False, True]
+
+
 def test_a_coordinator_that_cannot_store_an_appointment_steps_down() -> None:
     driven = Driven().appoint(1)
     driven.volume_full = True
