@@ -231,9 +231,9 @@ def _remove_lost(observed: Observed, now: float) -> Iterator[PodIntent]:
 
 def _no_launcher(observed: Observed) -> dict[str, float]:
     """The pods whose trainer containers run, and whose sidecars have no launcher: by uid, since when. A script that calls
-    torchrun may prepare for any time before, and no launcher connects.
+    torchrun may prepare for any time before, and no launcher connects. The command of an injected pod is not known.
     """
-    if _calls_torchrun(observed):
+    if observed.job.injected is not None or _calls_torchrun(observed):
         return {}
     running = {pod.uid: pod.trainer_since for pod in observed.pods if pod.trainer_since}
     answers = observed.coordination.answers.by_pod
