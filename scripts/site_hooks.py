@@ -23,6 +23,7 @@ PAGES = {
     "SECURITY.md": "contributors/security-policy.md",
     "tests/cluster/README.md": "contributors/cluster.md",
     "examples/ddp/README.md": "examples/ddp.md",
+    "examples/fsdp/README.md": "examples/fsdp.md",
     "examples/jax/README.md": "examples/jax.md",
     "examples/pool/README.md": "examples/pool.md",
     "examples/rl/README.md": "examples/rl.md",

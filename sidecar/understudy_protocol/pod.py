@@ -56,6 +56,7 @@ ROLE_SPARE = "spare"
 SIDECAR_CONTAINER = "understudy-sidecar"
 SHARED_VOLUME = "understudy"
 SHARED_FOLDER = "/understudy"  # memory-backed emptyDir of sidecar and trainer
+SHM_VOLUME, SHM_FOLDER = "understudy-shm", "/dev/shm"  # noqa: S108 - of the trainer, with launcher.sharedMemory
 KEY_VOLUME = "understudy-membership"
 KEY_FOLDER = "/understudy-key"  # mounted in the sidecar only
 KEY_FILE = "key"

@@ -44,6 +44,14 @@ CASES = (
     Case("DataLoader with workers, fork", ("torch",), "dataloader.py", ("fork",)),
     Case("DataLoader with workers, spawn", ("torch",), "dataloader.py", ("spawn",)),
     Case("FSDP2 with torch.distributed.checkpoint", ("torch",), "fsdp2.py"),
+    Case(
+        "FSDP2, examples/fsdp with snapshots",
+        ("torch",),
+        "../../../examples/fsdp/train.py",
+        ("--steps=100", "--checkpoint-every=10", "--log-every=1"),
+        options=("--snapshots", "64Mi"),
+        changed="snapshots",
+    ),
     Case("HF Trainer", ("transformers",), "hf_trainer.py", learns=True),
     Case(
         "HF Trainer, preloaded",

@@ -379,8 +379,10 @@ def test_explain_reports_our_fields(cluster: "ApiServer") -> None:
     assert "Number of spares to keep. Default: 0." in spares
 
 
-@pytest.mark.parametrize("example", ["ddp", "jax", "rl"])
-def test_an_example_is_accepted_unchanged(cluster: "ApiServer", example: str) -> None:
+@pytest.mark.parametrize(
+    ("example", "job"), [("ddp", "ddp"), ("ddp-one-node", "ddp"), ("fsdp", "fsdp"), ("jax", "jax"), ("rl", "rl")]
+)
+def test_an_example_is_accepted_unchanged(cluster: "ApiServer", example: str, job: str) -> None:
     applied = cluster.kubectl("apply", "-k", str(ROOT / "examples" / example), "--dry-run=server")
     assert applied.returncode == 0, applied.stderr
-    assert f"trainingjob.understudy.dev/{example} created" in applied.stdout
+    assert f"trainingjob.understudy.dev/{job} created" in applied.stdout

@@ -293,6 +293,21 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.snapshots.size",
         "snapshots.size must be a whole number with Mi, Gi or Ti",
     ),
+    "shared memory without a size": (
+        lambda job: job["spec"]["launcher"].update(sharedMemory={"medium": "Memory"}),
+        "spec.launcher.sharedMemory.size",
+        "launcher.sharedMemory.size must be set to the most that the trainer container may store in /dev/shm",
+    ),
+    "shared memory in bytes": (
+        lambda job: job["spec"]["launcher"].update(sharedMemory={"size": "1000000000"}),
+        "spec.launcher.sharedMemory.size",
+        "launcher.sharedMemory.size must be a whole number with Mi, Gi or Ti",
+    ),
+    "shared memory on a tape": (
+        lambda job: job["spec"]["launcher"].update(sharedMemory={"size": "1Gi", "medium": "Tape"}),
+        "spec.launcher.sharedMemory.medium",
+        "launcher.sharedMemory.medium must be Memory or Disk",
+    ),
     "no call of save that is stored": (
         lambda job: job["spec"].update(snapshots={"size": "1Gi", "every": 0}),
         "spec.snapshots.every",
@@ -970,6 +985,10 @@ ACCEPTED: dict[str, Change] = {
     "a torchrun": lambda job: job["spec"]["launcher"].update(mode="Torchrun"),
     "no fork server": lambda job: job["spec"]["launcher"].update(forkServer=False),
     "lines as they are": lambda job: job["spec"]["launcher"].update(logPrefix=False),
+    "shared memory": lambda job: job["spec"]["launcher"].update(sharedMemory={"size": "16Gi"}),
+    "shared memory on a disk": lambda job: job["spec"]["launcher"].update(
+        sharedMemory={"size": "1Ti", "medium": "Disk"}
+    ),
     "modules of one's own": lambda job: job["spec"]["launcher"].update(preload=["torch", "my.model_2"]),
     "a Python for the launcher": lambda job: job["spec"]["launcher"].update(python="/opt/conda/envs/py3.11/bin/python"),
     "nothing to preload": lambda job: job["spec"]["launcher"].update(preload=[]),

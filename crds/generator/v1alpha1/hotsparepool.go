@@ -105,6 +105,11 @@ type PoolLauncher struct {
 	// A command that each spare runs once, before it is ready.
 	// +optional
 	Warmup *PoolWarmup `json:"warmup,omitempty"`
+
+	// Shared memory of the trainer container, as launcher.sharedMemory of the jobs.
+	// Default: none is added.
+	// +optional
+	SharedMemory *SharedMemory `json:"sharedMemory,omitempty"`
 }
 
 // A command that each spare of a pool runs once before it is ready, for example to fill

@@ -549,6 +549,32 @@ type Launcher struct {
 	// +optional
 	// +kubebuilder:default=true
 	LogPrefix *bool `json:"logPrefix,omitempty"`
+
+	// Shared memory of the trainer container: a volume at /dev/shm. DataLoaders and NCCL
+	// need more there than the 64 MiB that container runtimes give. A container whose
+	// template mounts something at /dev/shm keeps that. Default: none is added.
+	// +optional
+	SharedMemory *SharedMemory `json:"sharedMemory,omitempty"`
+}
+
+// A volume at /dev/shm.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.size)",fieldPath=".size",message="launcher.sharedMemory.size must be set to the most that the trainer container may store in /dev/shm, such as 16Gi; leave out sharedMemory to add no volume"
+type SharedMemory struct {
+	// The most that the container may store there: a whole number with Mi, Gi or Ti. In
+	// memory, it counts as the container's, so its memory limit has to include it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[1-9][0-9]{0,5}(Mi|Gi|Ti)$')",message="launcher.sharedMemory.size must be a whole number with Mi, Gi or Ti, such as 512Mi or 16Gi: the most that the trainer container may store in /dev/shm"
+	Size string `json:"size,omitempty"`
+
+	// Memory, or Disk: the node's ephemeral storage, which is slower, and counts as such.
+	// Default: Memory.
+	// +optional
+	// +kubebuilder:default=Memory
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self in ['Memory', 'Disk']",message="launcher.sharedMemory.medium must be Memory or Disk: set it to one of them, or leave it out"
+	Medium string `json:"medium,omitempty"`
 }
 
 // Warm pods: their trainer container runs, but no worker yet. At a fault a spare

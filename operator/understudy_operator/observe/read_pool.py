@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from understudy_operator.observe.read import read_job, read_pod
+from understudy_operator.observe.read_spec import read_shared_memory
 from understudy_operator.observe.store import Key, Kind, OwnerKey, Raw, Store, key_of, pool_key_of
 from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.job import Job
@@ -133,6 +134,7 @@ def _launcher(spec: Raw) -> PoolLauncher:
         zygote=bool(spec.get("forkServer", True)),
         preload=tuple(spec["preload"]) if "preload" in spec else None,
         warmup=tuple(spec.get("warmup", {}).get("command", ())),
+        shared_memory=read_shared_memory(spec),
     )
 
 

@@ -162,11 +162,18 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
         snapshot_bytes=bytes_in(snapshots["size"]) or 0 if "size" in snapshots else 0,
         snapshot_every=int(snapshots.get("every", 1)),
         wanted_copies=int(snapshots["copies"]) if "copies" in snapshots else None,
+        shared_memory=read_shared_memory(launcher),
         settings={
             **{name: spec[name] for name in SETTINGS if name in spec},
             **{name: recovery[name] for name in SETTINGS_OF_RECOVERY if name in recovery},
         },
     )
+
+
+def read_shared_memory(launcher: Raw) -> facts.SharedMemory | None:
+    """Of a job's or a pool's launcher."""
+    given = launcher.get("sharedMemory") or {}
+    return facts.SharedMemory(given["size"], given.get("medium") == "Disk") if "size" in given else None
 
 
 def _trainer(groups: tuple[ReplicatedJob, ...], name: str) -> Raw:

@@ -24,6 +24,7 @@ def on_assign(me: MemberState, assign: m.Assign) -> None:
         copies.oldest, copies.restored = me.workers.token, saved.choice.saved
     if copies.missed == assign.token:
         copies.missed = copies.missed_before  # it was disconnected for a moment
+    member_workers.on_replaced_plan(me, assign, copies.fetching)
     copies.token, copies.plan, copies.kept, copies.fetching = assign.token, assign.copies, None, None
     copies.flushing, copies.overwritten, copies.all_overwritten = None, frozenset(), False
     if assign.copies is not None:
@@ -52,6 +53,8 @@ def on_welcome(me: MemberState, token: RoundToken) -> None:
 
 def on_event(me: MemberState, event: CopiesPlanned | CopyFetched) -> None:
     _on_overwritten(me, event.overwritten)
+    if isinstance(event, CopyFetched):
+        member_workers.on_fetched_before(me, event.token, event.saved, failed=bool(event.error))
     if event.token != me.copies.token:
         return
     match event:

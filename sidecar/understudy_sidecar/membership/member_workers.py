@@ -22,7 +22,7 @@ def on_hello(me: MemberState, hello: l.LauncherHello) -> None:
     if hello.token == workers.token:  # not if its rank was given away since
         workers.state = hello.workers
     else:
-        workers.fetched = None  # perhaps another launcher, with new memory
+        workers.fetched = workers.fetching_before = None  # perhaps another launcher, with new memory
     workers.master_port, workers.store_port = hello.master_port, hello.store_port
     workers.stepped = hello.stepped
     _on_hello_saved(me, hello)
@@ -79,6 +79,18 @@ def on_copies(me: MemberState, fetched: SavedStep | None) -> None:
     me.workers.saved = _restorable(me, me.workers.saved)
 
 
+def on_replaced_plan(me: MemberState, assign: m.Assign, fetching: m.FetchCopy | None) -> None:
+    """Called before on_assign. fetching: for the round before. The new plan ends it, unless it has just ended itself."""
+    me.workers.fetching_before = fetching if _keeps_fetched(me, assign) else None
+
+
+def on_fetched_before(me: MemberState, token: RoundToken, saved: SavedStep, *, failed: bool) -> None:
+    before = me.workers.fetching_before
+    if before is not None and (before.token, before.saved) == (token, saved):
+        me.workers.fetching_before = None
+        on_copies(me, None if failed else saved)
+
+
 def on_replicas(me: MemberState, replicas: m.Replicas) -> None:
     """A worker reports the rollout servers that it updates."""
     if replicas.token != me.workers.token:
@@ -114,7 +126,7 @@ def on_assign(me: MemberState, assign: m.Assign) -> None:
         me.log(f"ignored an assignment of round {assign.token}: round {workers.token} is newer")
         return
     if assign.token > workers.token:
-        workers.fetched = _fetched_before(me, assign)
+        workers.fetched = workers.fetched if _keeps_fetched(me, assign) else None
         workers.token, workers.group_rank, workers.saved = assign.token, assign.group_rank, None
         workers.group_world_size, workers.state, workers.failure = assign.group_world_size, WorkersState.STARTING, None
         workers.drained_until = None
@@ -187,12 +199,14 @@ def _restorable(me: MemberState, saved: SavedSteps | None) -> SavedSteps | None:
     return replace(saved, whole=tuple(sorted(step for step in whole if step.token >= me.workers.replaced)))
 
 
-def _fetched_before(me: MemberState, assign: m.Assign) -> SavedStep | None:
-    """What was fetched for the round before, if that had no choice yet: then its workers have saved nothing."""
+def _keeps_fetched(me: MemberState, assign: m.Assign) -> bool:
+    """Whether what is fetched for the round before this assignment counts: its workers have saved nothing if it had no
+    choice yet.
+    """
     workers = me.workers
     has_choice = workers.saved is not None and workers.saved.choice is not None
     is_same = (assign.group_rank, assign.group_world_size) == (workers.group_rank, workers.group_world_size)
-    return workers.fetched if is_same and not has_choice else None
+    return is_same and not has_choice
 
 
 def _on_failure(me: MemberState, failure: m.WorkerFailed, now: float) -> None:

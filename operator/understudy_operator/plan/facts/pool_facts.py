@@ -14,6 +14,7 @@ from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.refusals import Refusal
 from understudy_operator.plan.facts.secret_writes import NO_WRITES, SecretWrites
 from understudy_operator.plan.facts.sidecar_settings import DEFAULT_SIDECAR_SETTINGS, SidecarSettings
+from understudy_operator.plan.facts.spec import SharedMemory
 from understudy_operator.plan.facts.status import PoolStatus
 from understudy_operator.plan.verdicts.sources import time_in
 from understudy_protocol import pod as names
@@ -30,6 +31,7 @@ class PoolLauncher:
     zygote: bool = True
     preload: tuple[str, ...] | None = None  # None: the launcher's default
     warmup: tuple[str, ...] = ()
+    shared_memory: SharedMemory | None = None
 
 
 @dataclass(frozen=True)

@@ -169,6 +169,14 @@ class PodPosition:
 
 
 @dataclass(frozen=True)
+class SharedMemory:
+    """A volume at /dev/shm of the trainer container."""
+
+    size: str  # a quantity, such as 16Gi
+    on_disk: bool = False
+
+
+@dataclass(frozen=True)
 class World:
     """The pods that train as one, their program, and how they recover."""
 
@@ -212,6 +220,7 @@ class World:
     snapshot_every: int = 1  # of so many calls of snapshot.save(), one is stored
     wanted_copies: int | None = None  # other pods that keep a copy of each snapshot; None: one, if there is one
     script_fault_rounds: int = 0  # so many rounds in which all ranks fail alike before a step end the job; 0: no limit
+    shared_memory: SharedMemory | None = None
     settings: Raw = field(default_factory=dict)  # the other fields that change only during a suspension, as written
 
     @cached_property

@@ -162,12 +162,14 @@ def _snapshots(spec: JobSpec) -> Iterator[SpecError]:
     if copies and copies >= spec.world.actives:
         yield SpecError(
             f"snapshots.copies: {copies} other pods cannot keep a copy, because {spec.world.actives} pods of the job "
-            f"train: lower it to {spec.world.actives - 1}"
+            f"train: lower it to {spec.world.actives - 1}",
+            changeable=True,
         )
     if workers * (1 + copies) > MOST_FILES:
         yield SpecError(
             f"snapshots.copies: {workers} workers of a pod with {copies} copies need more than {MOST_FILES} files in "
-            "memory: lower copies or launcher.nprocPerNode"
+            "memory: lower copies or launcher.nprocPerNode",
+            changeable=True,
         )
     needed = SLOTS * spec.world.snapshot_bytes * workers * (1 + copies)
     for number, group in enumerate(spec.replicated_jobs):
@@ -177,7 +179,8 @@ def _snapshots(spec: JobSpec) -> Iterator[SpecError]:
             yield SpecError(
                 f"snapshots.size: {SLOTS} snapshots for each of {workers} workers{_of_others(copies)} need "
                 f"{_gib(needed)} of the trainer container's memory, and its limit in replicatedJobs[{number}] is "
-                f"{_gib(limit)}: raise resources.limits.memory, or lower snapshots.size{_or_copies(copies)}"
+                f"{_gib(limit)}: raise resources.limits.memory, or lower snapshots.size{_or_copies(copies)}",
+                changeable=True,
             )
 
 
@@ -209,5 +212,6 @@ def _without_launcher(spec: JobSpec) -> Iterator[SpecError]:
     fields = ", ".join(spec.launcher.needing_fields)
     yield SpecError(
         f"{fields}: no effect without a launcher: remove the field or the reason that the job has no launcher "
-        f"({spec.launcher.message})"
+        f"({spec.launcher.message})",
+        changeable=True,
     )

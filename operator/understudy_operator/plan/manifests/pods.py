@@ -70,6 +70,7 @@ def pod_manifest(
     spec.setdefault("volumes", []).extend(volumes(job))
     trainer = trainer_of(spec, job.world.container)
     wrap(trainer, job, place, grace_s)
+    _add_shared_memory(spec, trainer, job)
     add_to_worker(spec, trainer, job)
     port = job.sidecars.host_ports.draw(f"{job.uid}/{serial}") if spec.get("hostNetwork") else None
     if port is not None:
@@ -215,6 +216,15 @@ def wrap(trainer: dict[str, Any], job: Job, place: PodPosition | None, grace_s: 
     variable_names = {variable["name"] for variable in variables} | _DEFAULTS.keys()
     trainer["env"] = [*(v for v in trainer.get("env", []) if v["name"] not in variable_names), *variables]
     trainer.setdefault("volumeMounts", []).append({"name": names.SHARED_VOLUME, "mountPath": names.SHARED_FOLDER})
+
+
+def _add_shared_memory(spec: dict[str, Any], trainer: dict[str, Any], job: Job) -> None:
+    memory, mounts = job.world.shared_memory, trainer.setdefault("volumeMounts", [])
+    if memory is None or any(posixpath.normpath(mount["mountPath"]) == names.SHM_FOLDER for mount in mounts):
+        return
+    source = {"sizeLimit": memory.size} if memory.on_disk else {"medium": "Memory", "sizeLimit": memory.size}
+    spec["volumes"].append({"name": names.SHM_VOLUME, "emptyDir": source})
+    mounts.append({"name": names.SHM_VOLUME, "mountPath": names.SHM_FOLDER})
 
 
 def command_of(trainer: Mapping[str, Any]) -> list[str]:

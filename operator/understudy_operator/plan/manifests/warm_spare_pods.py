@@ -111,6 +111,7 @@ def _as_job(pool: Pool) -> Job:
         zygote=launcher.zygote,
         preload=launcher.preload,
         warmup=launcher.warmup,
+        shared_memory=launcher.shared_memory,
     )
     spec = JobSpec(replicated_jobs=(group,), world=world, network=Network(hostnames=False))
     identity = (pool.namespace, pool.name, pool.uid, pool.generation, pool.resource_version, pool.deleting)

@@ -14,6 +14,7 @@ from understudy_operator.plan.capacity.gang import SCHEDULERS_MARKS, unmark
 from understudy_operator.plan.facts.host_ports import without_host_ports
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.pool_facts import Pool
+from understudy_operator.plan.facts.spec import SharedMemory
 from understudy_operator.plan.facts.trainer import AUTO, TORCHRUN, WRAP, words_of
 from understudy_operator.plan.manifests.pods import command_of, pod_manifest, trainer_of
 from understudy_operator.plan.manifests.warm_spare_pods import launcher_of, plain_variables, warm_spec
@@ -73,6 +74,7 @@ def _settings(job: Job, pool: Pool) -> Iterator[tuple[str, Any, Any]]:
     yield "launcher.preload", _listed(world.preload), _listed(launcher.preload)
     yield "launcher.python", world.python, ""
     yield "launcher.logPrefix", world.log_prefix, True
+    yield "launcher.sharedMemory", _memory(world.shared_memory), _memory(launcher.shared_memory)
     yield "termination.onSigterm", world.on_sigterm, "Auto"
     yield "faults.nodeFile", world.nologin_path, ""
     yield "recovery.workerGracePeriod", _grace(world.worker_grace_period_s), _grace(None)
@@ -92,6 +94,12 @@ def _mode(job: Job) -> str:
 
 def _listed(modules: tuple[str, ...] | None) -> str:
     return "the default" if modules is None else ",".join(modules)
+
+
+def _memory(memory: SharedMemory | None) -> str:
+    if memory is None:
+        return "not set"
+    return f"{memory.size} on disk" if memory.on_disk else memory.size
 
 
 def _grace(seconds: float | None) -> str:

@@ -230,8 +230,8 @@ def _remove_lost(observed: Observed, now: float) -> Iterator[PodIntent]:
 
 
 def _no_launcher(observed: Observed) -> dict[str, float]:
-    """The pods whose trainer containers run, and whose sidecars have no launcher: by uid, since when. A script that calls
-    torchrun may prepare for any time before, and no launcher connects. The command of an injected pod is not known.
+    """The pods whose trainer containers run, and whose sidecars have no launcher: by uid, since when. A script that
+    calls torchrun may prepare for any time before, and no launcher connects. The command of an injected pod is unknown.
     """
     if observed.job.injected is not None or _calls_torchrun(observed):
         return {}

@@ -151,9 +151,13 @@ def test_a_snapshot_that_a_fetch_of_the_round_before_has_overwritten_is_not_repo
         assert to_coordinator(driven.do(e.CopiesPlanned(R2, KEPT))) == [m.Started(R2, both, KEPT)]
 
 
-def started_again(driven: DrivenMember, rank: int = 0) -> SavedSteps | None:
-    """The report of the next round, whose launcher does not know of fetched copies."""
+def started_again(driven: DrivenMember, rank: int = 0, between: e.CopyFetched | None = None) -> SavedSteps | None:
+    """The report of the next round, whose launcher does not know of fetched copies. between: the assignment of that
+    round, and the answer to its plan.
+    """
     driven.hear(replace(assign(R2, rank), copies=PLAN))
+    if between is not None:
+        assert to_coordinator(driven.do(between)) == []
     driven.report(l.WorkersStarted(R2, SavedSteps(())))
     (report,) = to_coordinator(driven.do(e.CopiesPlanned(R2, ())))
     assert isinstance(report, m.Started)
@@ -178,6 +182,26 @@ def test_a_snapshot_that_was_fetched_for_a_round_without_a_choice_counts_in_the_
     driven.do(e.CopyFetched(R1, SavedStep(R0, 8)), e.LauncherDown(), e.LauncherUp(hello()), e.LinkUp(e.SERVICE))
     driven.hear(WELCOME)
     assert started_again(driven) == SavedSteps(())
+
+
+def test_a_fetch_that_ends_just_before_the_plan_of_the_next_round_counts_in_that_round() -> None:
+    """Found by the simulation (seed 1242570): the only copy had left, and the job fell back to storage."""
+    fetched = SavedSteps((SavedStep(R0, 8),))
+    ends = e.CopyFetched(R1, SavedStep(R0, 8))
+    assert started_again(fetching(), between=ends) == fetched
+    # but not if it has failed, if it is another one, or if its round had a choice
+    assert started_again(fetching(), between=replace(ends, error="it is damaged")) == SavedSteps(())
+    assert started_again(fetching(), between=e.CopyFetched(R1, SavedStep(R0, 9))) == SavedSteps(())
+    driven = fetching()
+    driven.hear(m.Restore(R1, RestoreChoice(None, "no pod has a snapshot")))
+    assert started_again(driven, between=ends) == SavedSteps(())
+    # nor for other ranks, nor in the memory of another launcher
+    assert started_again(fetching(), rank=1, between=ends) == SavedSteps(())
+    driven = fetching()
+    driven.hear(replace(assign(R2), copies=PLAN))
+    driven.do(e.LauncherDown(), e.LauncherUp(hello()), e.LinkUp(e.SERVICE))
+    driven.hear(WELCOME)
+    assert started_again(driven, between=ends) == SavedSteps(())
 
 
 def test_the_choice_reaches_the_launcher_after_the_fetch() -> None:

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.operator.given import ADDRESS, IMAGE, TEMPLATE, a_job
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.keys import COMPLETION_INDEX
+from understudy_operator.plan.facts.spec import SharedMemory
 from understudy_operator.plan.manifests.pods import command_of, pod_manifest
 from understudy_protocol import pod as names
 
@@ -486,3 +487,29 @@ def test_the_pods_service_account_reaches_the_trainer_and_not_the_sidecar():
 
     assert names.SERVICE_ACCOUNT_FOLDER in paths(names.SIDECAR_CONTAINER)
     assert names.SERVICE_ACCOUNT_FOLDER not in paths("trainer")
+
+
+@pytest.mark.parametrize(
+    ("memory", "source"),
+    [
+        (SharedMemory("16Gi"), {"medium": "Memory", "sizeLimit": "16Gi"}),
+        (SharedMemory("512Mi", on_disk=True), {"sizeLimit": "512Mi"}),
+    ],
+)
+def test_the_trainer_alone_gets_the_shared_memory(memory: SharedMemory, source: dict[str, str]):
+    pod = manifest(a_job(pod_template=RICH, shared_memory=memory))
+    assert {"name": "understudy-shm", "emptyDir": source} in pod["spec"]["volumes"]
+    assert {"name": "understudy-shm", "mountPath": "/dev/shm"} in container(pod, "trainer")["volumeMounts"]
+    assert mounts(pod, "understudy-shm") == {"trainer"}
+
+
+def test_a_template_with_its_own_shared_memory_keeps_it():
+    template = copy.deepcopy(dict(RICH))
+    (trainer,) = [each for each in template["spec"]["containers"] if each["name"] == "trainer"]
+    trainer.setdefault("volumeMounts", []).append({"name": "mine", "mountPath": "/dev/shm/"})
+    pod = manifest(a_job(pod_template=template, shared_memory=SharedMemory("16Gi")))
+    assert pod == manifest(a_job(pod_template=template))
+
+
+def test_without_the_field_no_shared_memory_is_added():
+    assert mounts(manifest(), "understudy-shm") == set()

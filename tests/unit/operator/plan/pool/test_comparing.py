@@ -8,7 +8,7 @@ import pytest
 from tests.unit.operator.given import TEMPLATE, a_job
 from tests.unit.operator.given_warm import a_warm_pool
 from understudy_operator.plan.facts.pool_facts import PoolLauncher
-from understudy_operator.plan.facts.spec import RolloutsSpec, VolumeClaim
+from understudy_operator.plan.facts.spec import RolloutsSpec, SharedMemory, VolumeClaim
 from understudy_operator.plan.pool.comparing import difference, take_over
 
 
@@ -48,6 +48,15 @@ def test_ports_of_pods_with_host_network_may_differ() -> None:
     template = with_spec(hostNetwork=True)
     assert difference(a_job(pod_template=template), a_warm_pool(template=template)) == ""
     assert "spec.hostNetwork is True" in difference(a_job(pod_template=template), a_warm_pool())
+
+
+def test_the_shared_memory_has_to_be_equal() -> None:
+    memory = SharedMemory("16Gi")
+    pool = a_warm_pool(launcher=PoolLauncher(nproc_per_node=8, shared_memory=memory))
+    assert difference(a_job(shared_memory=memory), pool) == ""
+    assert difference(a_job(), pool) == "launcher.sharedMemory is 'not set', and '16Gi' in the pool"
+    on_disk = a_job(shared_memory=SharedMemory("16Gi", on_disk=True))
+    assert difference(on_disk, pool) == "launcher.sharedMemory is '16Gi on disk', and '16Gi' in the pool"
 
 
 def test_settings_of_members_may_differ() -> None:

@@ -265,7 +265,7 @@ def test_a_pods_replacement_reason_does_not_count_once_its_connection_has_ended(
 def test_a_pod_whose_launcher_hangs_before_it_connects_is_replaced_after_2_minutes(
     reported_s: float, started_s: float | None, goes: bool
 ):
-    """Found by the simulation (seed 1236444): the job waited for its first round for as long as the launcher stood still."""
+    """Found by the simulation (seed 1236444): the job waited for its first round until the launcher went on."""
     # given a pod that has no launcher
     answers = NO_ANSWERS.with_refusal("uid-s", Refused("not in office", lacks_launcher=True), NOW - reported_s)
     answers = answers.with_refusal("uid-s", Refused("not in office", lacks_launcher=True), NOW)
@@ -280,7 +280,8 @@ def test_a_pod_whose_launcher_hangs_before_it_connects_is_replaced_after_2_minut
 
 
 @pytest.mark.parametrize(
-    ("mode", "command"), [("Torchrun", ["torchrun", "train.py"]), ("Auto", ["sh", "-c", "prepare && torchrun train.py"])]
+    ("mode", "command"),
+    [("Torchrun", ["torchrun", "train.py"]), ("Auto", ["sh", "-c", "prepare && torchrun train.py"])],
 )
 def test_a_script_may_prepare_for_any_time_before_it_calls_torchrun(mode: str, command: list[str]):
     answers = NO_ANSWERS.with_refusal("uid-s", Refused("not in office", lacks_launcher=True), NOW - 600)
