@@ -80,7 +80,7 @@ def on_copies(me: MemberState, fetched: SavedStep | None) -> None:
 
 
 def on_replaced_plan(me: MemberState, assign: m.Assign, fetching: m.FetchCopy | None) -> None:
-    """Called before on_assign. fetching: for the round before. The new plan ends it, unless it has just ended itself."""
+    """Called before on_assign. fetching: for the round before. The new plan ends it, unless it has just ended."""
     me.workers.fetching_before = fetching if _keeps_fetched(me, assign) else None
 
 
