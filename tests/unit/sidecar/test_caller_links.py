@@ -1,13 +1,21 @@
-"""Delays that the links of callers report."""
+"""The links of callers: delays that they report, and effects that take several turns of the event loop."""
 
+import asyncio
 import time
 
 import pytest
 
 from tests.integration.operator.training import a_snapshot
-from understudy_sidecar.caller_links import CallerLinks
+from understudy_protocol import membership as m
+from understudy_protocol.enums import NO_ROUND, Term, WorkersState
+from understudy_protocol.hard_state import HardState
+from understudy_protocol.observer import Appoint, Superseded
+from understudy_protocol.pod import JobShape
+from understudy_sidecar.caller_links import CallerLinks, Event
 from understudy_sidecar.link import Link
-from understudy_sidecar.membership.events import Send
+from understudy_sidecar.membership.core import Core, FromObserver
+from understudy_sidecar.membership.events import Broadcast, Hangup, Send, WatchMachines
+from understudy_sidecar.membership.member_state import Identity
 
 
 class SlowMachine(Link):
@@ -24,3 +32,57 @@ def test_a_moment_in_which_the_sidecar_gets_no_cpu_delays_no_snapshot():
     links.enqueue(Send(1, a_snapshot(3, ())))
     links.flush()
     assert delays == pytest.approx([0.0], abs=0.05)
+
+
+class MemberLink(Link):
+    """Its member closes the connection as soon as it is asked to."""
+
+    def __init__(self, number: int, links: CallerLinks) -> None:
+        super().__init__(number, masks=False)
+        self._links = links
+
+    def send_encoded(self, message: bytes) -> None:
+        """No test reads it."""
+
+    def hangup(self) -> None:
+        self._links.on_dropped(self, False)
+
+
+async def test_an_appointment_while_the_members_of_the_replaced_coordinator_are_hung_up_stays() -> None:
+    """The end of a coordinator once waited behind its last messages, and ended the next one of the same sidecar."""
+    # given a coordinator of 1,200 members: more than two turns of the event loop take
+    shape = JobShape("job-uid", "ns", "job", 2000, 1, 10, 3600.0)
+    core = Core(shape, Identity("uid", "pod", "node", "10.0.0.1", 0), HardState(), 1000.0, cpu_clock=lambda: 0.0)
+
+    def handle(event: Event) -> None:
+        for effect in core.handle(event, 1000.0):
+            if isinstance(effect, Send | Broadcast | Hangup | WatchMachines):
+                links.enqueue(effect)
+
+    links = CallerLinks(handle, lambda seconds: None)
+    handle(FromObserver(1, Appoint(1, -1, {})))
+    for number in range(2, 1202):
+        link = MemberLink(number, links)
+        links.add(link)
+        links.on_message(link, a_join(number))
+    while len(links._pending):
+        links.flush()
+        await asyncio.sleep(0)
+    # when it is superseded, and appointed again before all of them are hung up
+    handle(FromObserver(1, Superseded(Term(2, 1), "another", "10.0.0.2")))
+    assert core.coordinator is None
+    assert len(links._pending) > 1000
+    links.flush()
+    handle(FromObserver(1, Appoint(3, -1, {})))
+    appointed = core.coordinator
+    # then it coordinates after that, too
+    while links._pending:
+        await asyncio.sleep(0)
+    assert core.coordinator is appointed
+    assert appointed is not None
+    assert appointed.term == Term(3, 1)
+
+
+def a_join(number: int) -> m.Join:
+    name, ip = f"pod-{number}", f"10.1.{number // 256}.{number % 256}"
+    return m.Join(f"uid-{number}", name, "node", ip, None, NO_ROUND, None, WorkersState.IDLE, 4000, Term(1, 1))
