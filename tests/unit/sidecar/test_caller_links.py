@@ -8,6 +8,7 @@ import pytest
 from tests.integration.operator.training import a_snapshot
 from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, Term, WorkersState
+from understudy_protocol.frames import CloseCode
 from understudy_protocol.hard_state import HardState
 from understudy_protocol.observer import Appoint, Superseded
 from understudy_protocol.pod import JobShape
@@ -44,7 +45,7 @@ class MemberLink(Link):
     def send_encoded(self, message: bytes) -> None:
         """No test reads it."""
 
-    def hangup(self) -> None:
+    def hangup(self, code: CloseCode = CloseCode.NORMAL, reason: str = "") -> None:
         self._links.on_dropped(self, False)
 
 
@@ -65,9 +66,9 @@ async def test_an_appointment_while_the_members_of_the_replaced_coordinator_are_
         link = MemberLink(number, links)
         links.add(link)
         links.on_message(link, a_join(number))
-    while len(links._pending):
-        links.flush()
-        await asyncio.sleep(0)
+    links.flush()
+    await turns(10)
+    assert not links._pending
     # when it is superseded, and appointed again before all of them are hung up
     handle(FromObserver(1, Superseded(Term(2, 1), "another", "10.0.0.2")))
     assert core.coordinator is None
@@ -76,11 +77,17 @@ async def test_an_appointment_while_the_members_of_the_replaced_coordinator_are_
     handle(FromObserver(1, Appoint(3, -1, {})))
     appointed = core.coordinator
     # then it coordinates after that, too
-    while links._pending:
-        await asyncio.sleep(0)
+    await turns(5)
+    assert not links._pending
     assert core.coordinator is appointed
     assert appointed is not None
     assert appointed.term == Term(3, 1)
+
+
+async def turns(count: int) -> None:
+    """Of the event loop."""
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 def a_join(number: int) -> m.Join:
