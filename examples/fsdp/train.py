@@ -3,12 +3,12 @@
 On GPUs it uses NCCL and bfloat16, otherwise gloo. The default size of the model fits any machine; trainingjob.yaml has
 the arguments for 8 GPUs a pod.
 
-- Every step is a function of its number, so a run that was interrupted ends as one that was not.
+- Every step is a function of its number and of the number of ranks. So with the same number of ranks, a run with
+  interruptions ends with the same result as a run without.
 - With `spec.snapshots`, each step is saved in the memory of the pods too. A round restores the newest such snapshot; if
   there is none, the newest checkpoint in FOLDER.
-- Each round of the job writes to a folder of its own, named after its token, and starts from the newest checkpoint of
-  the newest older round that has one. So a process of an older round that comes back can overwrite nothing that a newer
-  round reads.
+- Each round of the job writes to a folder of its own, named after its token. A round starts from the newest checkpoint
+  of the newest older round that has a checkpoint.
 - SIGTERM: the ranks agree to stop after the step, all save, and exit with 143.
 """
 
@@ -37,7 +37,7 @@ except ImportError:  # without Understudy, only the checkpoints in FOLDER
     SnapshotReader = SnapshotWriter = None
 
     def report_step(step: int, total: int | None = None) -> None:
-        """Replaces Understudy's step() if it is not installed."""
+        """Does nothing: Understudy is not installed."""
 
 
 EXIT_SIGTERM = 128 + signal.SIGTERM
@@ -45,7 +45,7 @@ TOKENS = 256
 
 
 class Model(nn.Module):
-    """It learns to name the token before each one. Returns the mean loss."""
+    """Predicts the previous token at each position. Returns the mean loss."""
 
     def __init__(self, width: int, layers: int, context: int) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class Training:
             self._remove_old()
 
     def _remove_old(self) -> None:
-        """Keep two checkpoints of this round, and none of older rounds, which no later round reads."""
+        """Keep two checkpoints of this round. Later rounds read these, so those of older rounds can go."""
         for folder in self._folder.glob("*.*.*"):
             if folder.name < self._own.name:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -171,7 +171,7 @@ class Training:
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="for checkpoints; all nodes share it")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="for checkpoints; on storage that all nodes share")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--width", type=int, default=128, help="a multiple of 64")
     parser.add_argument("--layers", type=int, default=2)
@@ -179,7 +179,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=4, help="samples of each rank a step")
     parser.add_argument("--checkpoint-every", type=int, default=100, metavar="STEPS")
     parser.add_argument("--log-every", type=int, default=20, metavar="STEPS")
-    parser.add_argument("--min-step-seconds", type=float, default=0.0, help="a step takes at least so long")
+    parser.add_argument("--min-step-seconds", type=float, default=0.0, help="minimum duration of a step")
     return parser.parse_args()
 
 
@@ -189,10 +189,10 @@ def main() -> None:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     code = Training(args).run()
-    dist.barrier()  # no rank leaves before rank 0 is ready
+    dist.barrier()  # until rank 0 has removed old checkpoints
     dist.destroy_process_group()
     sys.stdout.flush()
-    os._exit(code)  # at once: all is saved, and the next round waits for this end
+    os._exit(code)  # at once: the next round waits until this process ends
 
 
 if __name__ == "__main__":

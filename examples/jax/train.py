@@ -5,10 +5,9 @@ The script calls jax.distributed.initialize() without arguments. Under Understud
 
 - Every step is a function of its number: the global batch depends only on the step, and each process takes its share.
   So a run that was interrupted any number of times ends with the loss of an uninterrupted one, to float tolerance.
-- Checkpoints are those of Orbax. Each round of the job writes to a folder of its own, named after its token, and starts
-  from the newest checkpoint of the newest older round that has one. So a process of an older round that comes back can
-  overwrite nothing that a newer round reads.
-- SIGTERM: JAX agrees with all processes on a step, all save it, and exit with 143.
+- Checkpoints are those of Orbax. Each round of the job writes to a folder of its own, named after its token. A round
+  starts from the newest checkpoint of the newest older round that has a checkpoint.
+- SIGTERM: the processes agree on a step through JAX, save a checkpoint after it, and exit with 143.
 - Compiled functions are kept in `--compilation-cache`, so a restart compiles nothing.
 """
 
@@ -36,7 +35,7 @@ try:
 except ImportError:
 
     def report_step(step: int, total: int | None = None) -> None:
-        """Replaces Understudy's step() if it is not installed."""
+        """Does nothing: Understudy is not installed."""
 
 
 WIDTH, HIDDEN = 256, 1024
@@ -75,10 +74,10 @@ class Training:
 
     def step(self, number: int) -> float:
         """Returns the loss."""
-        everything = np.random.default_rng(number).standard_normal((self._batch_size, WIDTH), dtype=np.float32)
-        mine = np.split(everything, jax.process_count())[jax.process_index()]
-        inputs = jax.make_array_from_process_local_data(self._by_sample, mine)
-        targets = jax.make_array_from_process_local_data(self._by_sample, np.roll(np.sin(mine), 1, axis=1))
+        global_batch = np.random.default_rng(number).standard_normal((self._batch_size, WIDTH), dtype=np.float32)
+        local_batch = np.split(global_batch, jax.process_count())[jax.process_index()]
+        inputs = jax.make_array_from_process_local_data(self._by_sample, local_batch)
+        targets = jax.make_array_from_process_local_data(self._by_sample, np.roll(np.sin(local_batch), 1, axis=1))
         self.state, loss = self._train_step(self.state, inputs, targets)
         return float(loss)
 
@@ -116,7 +115,7 @@ class Checkpoints:
             self._manager.wait_until_finished()
 
     def _remove_older_rounds(self) -> None:
-        """No later round reads them: this one has a checkpoint."""
+        """Later rounds read the checkpoints of this round."""
         for folder in self._folder.glob("*.*.*"):
             if folder.name < self._own.name:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -131,7 +130,7 @@ class Checkpoints:
 
 
 def folder_of(token: str) -> str:
-    """Of a round token, which is epoch.term.round: in the order of names, as the rounds follow each other."""
+    """The folder name of a round token (epoch.term.round). Names sort in the order of the rounds."""
     return ".".join(f"{int(part):010d}" for part in token.split("."))
 
 
@@ -140,40 +139,42 @@ def train(args: argparse.Namespace) -> int:
     token = os.environ.get("UNDERSTUDY_ROUND", "0.0.0")
     training, checkpoints = Training(args.batch_size), Checkpoints(args.checkpoint_dir.absolute(), token)
     first, training.state = checkpoints.restore(training.state)
-    say(f"round {token} with {jax.process_count()} processes")
-    say(f"resumes at step {first}")
+    log(f"round {token} with {jax.process_count()} processes")
+    log(f"resumes at step {first}")
     for step in range(first + 1, args.steps + 1):
         started = time.monotonic()
         loss = training.step(step)
         report_step(step, args.steps)
         if step % args.log_every == 0 or step == args.steps:
-            say(f"step {step} loss {loss!r}")
+            log(f"step {step} loss {loss!r}")
         is_stopped = not args.alone and multihost_utils.reached_preemption_sync_point(step)
         if is_stopped or step % args.checkpoint_every == 0 or step == args.steps:
             checkpoints.save(step, training.state)
         if is_stopped:
             checkpoints.finish()
-            say(f"SIGTERM: saved step {step}")
+            log(f"SIGTERM: saved step {step}")
             return EXIT_SIGTERM
         time.sleep(max(0.0, started + args.min_step_seconds - time.monotonic()))
     checkpoints.finish()
     return 0
 
 
-def say(line: str) -> None:
+def log(line: str) -> None:
     if jax.process_index() == 0:
         print(line, flush=True)
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("checkpoint_dir", type=Path, metavar="FOLDER", help="for checkpoints; all nodes share it")
+    parser.add_argument(
+        "checkpoint_dir", type=Path, metavar="FOLDER", help="for checkpoints; on storage that all nodes share"
+    )
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--batch-size", type=int, default=504, help="samples a step, over all processes together")
     parser.add_argument("--checkpoint-every", type=int, default=20, metavar="STEPS")
     parser.add_argument("--compilation-cache", type=Path, help="a folder of the node; default: nothing is kept")
     parser.add_argument("--log-every", type=int, default=20, metavar="STEPS")
-    parser.add_argument("--min-step-seconds", type=float, default=0.0, help="a step takes at least so long")
+    parser.add_argument("--min-step-seconds", type=float, default=0.0, help="minimum duration of a step")
     parser.add_argument("--alone", action="store_true", help="train with one process, without a cluster")
     return parser.parse_args()
 

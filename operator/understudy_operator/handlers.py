@@ -78,7 +78,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
         namespaces=read_namespaces(os.environ),
         metrics=metrics,
         times=election.times,
-        sidecars=read_sidecar_settings(os.environ),
+        sidecar_settings=read_sidecar_settings(os.environ),
     )
     memo.operator.start()
     memo.health = await health.serve(memo.operator, int(os.environ.get("UNDERSTUDY_HEALTH_PORT") or HEALTH_PORT))

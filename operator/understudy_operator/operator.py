@@ -82,7 +82,7 @@ class Operator:
         namespaces: tuple[str, ...] = (),
         metrics: OperatorMetrics | None = None,
         times: LeaseTimes | None = None,
-        sidecars: SidecarSettings = DEFAULT_SIDECAR_SETTINGS,
+        sidecar_settings: SidecarSettings = DEFAULT_SIDECAR_SETTINGS,
     ) -> None:
         self.store = Store(clock.steady)
         self._clock = clock
@@ -118,7 +118,7 @@ class Operator:
         ]
         #: The workers have their own supervisor, because they may finish after all other tasks have ended.
         self._supervisor, self._reconciles = Supervisor(self._metrics), Supervisor(self._metrics)
-        self._keyring, self._sidecar_image, self._sidecars = keyring, sidecar_image, sidecars
+        self._keyring, self._sidecar_image, self._sidecar_settings = keyring, sidecar_image, sidecar_settings
         self._message_room = message_room()
         self._workers: dict[Key, JobWorker] = {}
         self._pool_workers: dict[Key, PoolWorker] = {}
@@ -294,7 +294,7 @@ class Operator:
                 lambda: self._kueue.present,
                 self._message_room,
                 self._reconciles,
-                self._sidecars,
+                self._sidecar_settings,
             )
         elif key in self._workers:
             self._workers[key].enqueue()
@@ -320,7 +320,7 @@ class Operator:
                 self._metrics,
                 lambda: self._node_memory.offenders.of(key[0]),
                 self._reconciles,
-                self._sidecars,
+                self._sidecar_settings,
             )
 
     def _enqueue_pools(self, namespace: str) -> None:

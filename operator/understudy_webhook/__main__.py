@@ -5,7 +5,7 @@ for the API server, and UNDERSTUDY_HEALTH_PORT (8080) for the kubelet. UNDERSTUD
 /metrics. This process sends no requests: its account has no token and no rights.
 
 UNDERSTUDY_HOST_NETWORK_PORTS (FIRST-LAST) is the range of ports for pods with hostNetwork. UNDERSTUDY_SIDECAR_RUN_AS
-(USER:GROUP) has the ids with which sidecars run; an empty one is left to the pod and its namespace.
+(USER:GROUP) has the IDs with which sidecars run; an empty ID leaves the choice to the pod, its namespace or the image.
 
 UNDERSTUDY_CLIENT_CA (PEM in base64; none) is the authority of the API server's client certificates, and
 UNDERSTUDY_CLIENT_NAMES (separated by commas; any) are their names. Other callers are rejected.
@@ -44,7 +44,7 @@ async def _serve(image: str, certificates: Path) -> int:
         serving = Serving(
             image,
             clients=read_clients(os.environ),
-            sidecars=read_sidecar_settings(os.environ),
+            sidecar_settings=read_sidecar_settings(os.environ),
         )
         keeping = asyncio.create_task(CertificateFiles(certificates, serving).run(), name="certificate")
         probes = ProbeServer(partial(answer_probe, serving))

@@ -100,7 +100,9 @@ def is_deeper(value: Any, levels: int) -> bool:
     return True
 
 
-def mutate(request: Raw, sidecar_image: str, sidecars: SidecarSettings = DEFAULT_SIDECAR_SETTINGS) -> dict[str, Any]:
+def mutate(
+    request: Raw, sidecar_image: str, sidecar_settings: SidecarSettings = DEFAULT_SIDECAR_SETTINGS
+) -> dict[str, Any]:
     """The answer to the creation of a pod. The pod has no name yet, so its ports depend on the request."""
     pod = request.get("object") or {}
     if request.get("kind", {}).get("kind") != "Pod":
@@ -108,7 +110,7 @@ def mutate(request: Raw, sidecar_image: str, sidecars: SidecarSettings = DEFAULT
     try:
         if not wants_injection(pod.get("metadata", {})):
             return _allowed(request)
-        injection = inject(pod, sidecar_image, sidecars, str(request["uid"]))
+        injection = inject(pod, sidecar_image, sidecar_settings, str(request["uid"]))
     except Objection as objection:
         return _refused(request, f"understudy cannot inject this pod: {objection}")
     return _allowed(request, json_patch(pod, injection.pod), injection.warnings)

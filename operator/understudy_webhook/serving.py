@@ -67,12 +67,12 @@ class Serving:
         metrics: WebhookMetrics | None = None,
         clients: Clients | None = None,
         limits: ServerLimits = LIMITS,
-        sidecars: SidecarSettings = DEFAULT_SIDECAR_SETTINGS,
+        sidecar_settings: SidecarSettings = DEFAULT_SIDECAR_SETTINGS,
     ) -> None:
         self.metrics = WebhookMetrics() if metrics is None else metrics
         self._clients = clients
         self._answers: Mapping[str, Answer] = {
-            "/mutate": partial(mutate, sidecar_image=sidecar_image, sidecars=sidecars),
+            "/mutate": partial(mutate, sidecar_image=sidecar_image, sidecar_settings=sidecar_settings),
             "/validate": validate,
         }
         self._logged: set[tuple[str, int]] = set()

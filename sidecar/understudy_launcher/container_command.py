@@ -115,7 +115,7 @@ class ContainerCommand:
             self._forget(caller)
             return [CallerEnded()] if caller is self._accepted else []
         if caller is self._accepted:
-            return []  # it has nothing more to say
+            return []  # the protocol allows no message after the call
         caller.unread += chunk
         return self._read(caller)
 

@@ -12,7 +12,7 @@ from understudy_protocol import files
 
 
 def bound(path: files.Path) -> socket.socket:
-    """Not listening yet, and not blocking. Raises OSError."""
+    """Return a socket that does not block, and does not listen yet. Raises OSError."""
     aside = os.path.join(os.path.dirname(path), files.unused_name())
     server = socket.socket(socket.AF_UNIX)
     try:

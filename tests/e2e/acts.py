@@ -66,12 +66,12 @@ class Victim:
 def settle(training: Training) -> None:
     """Wait until the job is complete: all ranks step, all pods and spares are ready, and status reports that."""
 
-    def whole(status: Raw) -> bool:
+    def is_complete(status: Raw) -> bool:
         pods = (status.get("members", {}), status.get("spares", {}))
         ready = all(group.get("ready", 0) >= group.get("desired", 0) for group in pods)
         return status.get("phase") == "Running" and ready
 
-    training.wait_for_status("the job runs with all its pods and spares", whole, READY_LIMIT_S)
+    training.wait_for_status("the job runs with all its pods and spares", is_complete, READY_LIMIT_S)
     start = newest_step(training.report())
     training.wait_for_step(start + STEADY_STEPS, READY_LIMIT_S)
 

@@ -302,7 +302,7 @@ def _suspend(job: Manifest) -> None:
 
 @pytest.mark.parametrize("resumed", [False, True], ids=["suspended", "resumed"])
 @pytest.mark.parametrize("case", ALLOWED_WHILE_SUSPENDED)
-def test_it_can_be_changed_while_the_job_is_suspended_and_as_it_is_resumed(
+def test_a_field_of_the_launcher_can_be_changed_while_the_job_is_suspended_and_as_it_is_resumed(
     cluster: "ApiServer", suspended: str, case: str, resumed: bool
 ) -> None:
     def change(job: Manifest) -> None:

@@ -303,7 +303,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.launcher.sharedMemory.size",
         "launcher.sharedMemory.size must be a whole number with Mi, Gi or Ti",
     ),
-    "shared memory on a tape": (
+    "an unknown medium of shared memory": (
         lambda job: job["spec"]["launcher"].update(sharedMemory={"size": "1Gi", "medium": "Tape"}),
         "spec.launcher.sharedMemory.medium",
         "launcher.sharedMemory.medium must be Memory or Disk",
@@ -1035,22 +1035,22 @@ REFUSED_LATER: dict[str, tuple[Change, str, str]] = {
     "more workers a pod": (
         lambda job: job["spec"]["launcher"].update(nprocPerNode=4),
         "spec.launcher",
-        "launcher is immutable while the job runs, because pods keep the one that they were created with: set suspend",
+        "launcher cannot be changed while the job runs, because pods keep the value that they were created with: set",
     ),
     "another trainer container": (
         lambda job: job["spec"]["launcher"].update(container="trainer"),
         "spec.launcher",
-        "launcher is immutable while the job runs",
+        "launcher cannot be changed while the job runs",
     ),
     "torchrun in place of the launcher": (
         lambda job: job["spec"]["launcher"].update(mode="Torchrun"),
         "spec.launcher",
-        "launcher is immutable while the job runs",
+        "launcher cannot be changed while the job runs",
     ),
     "that it may shrink": (
         lambda job: job["spec"].update(elastic={"minPods": 6}),
         "spec.elastic",
-        "elastic is immutable while the job runs",
+        "elastic cannot be changed while the job runs",
     ),
     "rollouts": (
         lambda job: job["spec"].update(rollouts={"replicatedJobs": ["workers"]}),
@@ -1060,18 +1060,18 @@ REFUSED_LATER: dict[str, tuple[Change, str, str]] = {
     "snapshots": (
         lambda job: job["spec"].update(snapshots={"size": "1Gi"}),
         "spec.snapshots",
-        "snapshots is immutable while the job runs",
+        "snapshots cannot be changed while the job runs",
     ),
     "that a training may hang": (
         lambda job: job["spec"].update(faults={"hang": {"stepTimeout": "10m"}}),
         "spec.faults",
-        "faults is immutable while the job runs",
+        "faults cannot be changed while the job runs",
     ),
-    "no launcher any more": (without_launcher, "spec.launcher", "launcher is immutable while the job runs"),
+    "no launcher any more": (without_launcher, "spec.launcher", "launcher cannot be changed while the job runs"),
     "another reaction to SIGTERM": (
         lambda job: job["spec"].update(termination={"onSigterm": "Never"}),
         "spec.termination",
-        "termination is immutable while the job runs",
+        "termination cannot be changed while the job runs",
     ),
     "a failurePolicy": (
         lambda job: job["spec"].update(failurePolicy={"maxRestarts": 1}),
@@ -1111,16 +1111,16 @@ REFUSED_LATER: dict[str, tuple[Change, str, str]] = {
     "another coordinatorLossTimeout": (
         lambda job: job["spec"].update(recovery={"coordinatorLossTimeout": "60s"}),
         "spec.recovery.coordinatorLossTimeout",
-        "recovery.coordinatorLossTimeout is immutable while the job runs",
+        "recovery.coordinatorLossTimeout cannot be changed while the job runs",
     ),
     "another launcherTimeout": (
         lambda job: job["spec"].update(recovery={"launcherTimeout": "60s"}),
         "spec.recovery.launcherTimeout",
-        "recovery.launcherTimeout is immutable while the job runs",
+        "recovery.launcherTimeout cannot be changed while the job runs",
     ),
 }
 
-#: Those of them that are accepted while the job is suspended.
+#: The cases of REFUSED_LATER that are accepted while the job is suspended.
 ALLOWED_WHILE_SUSPENDED = (
     "another image",
     "more replicas",
@@ -1141,12 +1141,12 @@ REFUSED_LATER_OF_ELASTIC: dict[str, tuple[Change, str, str]] = {
     "that it may shrink further": (
         lambda job: job["spec"].update(elastic={"minPods": 5}),
         "spec.elastic",
-        "elastic is immutable while the job runs",
+        "elastic cannot be changed while the job runs",
     ),
     "that it may shrink no more": (
         lambda job: job["spec"].pop("elastic"),
         "spec.elastic",
-        "elastic is immutable while the job runs",
+        "elastic cannot be changed while the job runs",
     ),
 }
 

@@ -60,7 +60,7 @@ class PodObject:
             close=pod.recorded_close if self.phase in ("Succeeded", "Failed") else None,
             trouble="",
             exit_code=pod.exit_code if self.phase in ("Succeeded", "Failed") else None,
-            trainer_since=0.0 if self.phase in ("Succeeded", "Failed") else pod.trainer_since,
+            trainer_started_at=0.0 if self.phase in ("Succeeded", "Failed") else pod.trainer_started_at,
         )
 
 

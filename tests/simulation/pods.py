@@ -56,7 +56,7 @@ class Pod:
         self._grace_ends_at: float | None = None  # the kubelet kills all processes of the pod, which is being deleted
         self.sidecar: SimulatedSidecar | None = None
         self.launcher: Launcher | None = None
-        self.trainer_since = 0.0  # when its kubelet started the launcher
+        self.trainer_started_at = 0.0  # when its kubelet started the launcher
         self.recorded_close: Close | None = None  # this one and the next two are in the emptyDir
         self.hard_state = HardState()
         self.launcher_known = False
@@ -118,7 +118,7 @@ class Pod:
 
     def _start_launcher(self) -> None:
         if not self.ended and self.launcher is None and not self.asked_to_end:
-            self.launcher, self.trainer_since = Launcher(self), self.world.now
+            self.launcher, self.trainer_started_at = Launcher(self), self.world.now
 
     def launcher_exited(self, code: int, reason: str) -> None:
         """The trainer container has ended; after it the kubelet ends the sidecar, which is a native one."""

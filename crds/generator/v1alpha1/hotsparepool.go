@@ -106,8 +106,8 @@ type PoolLauncher struct {
 	// +optional
 	Warmup *PoolWarmup `json:"warmup,omitempty"`
 
-	// Shared memory of the trainer container, as launcher.sharedMemory of the jobs.
-	// Default: none is added.
+	// Shared memory of the trainer container. It must equal launcher.sharedMemory of the
+	// jobs. If unset, no volume is added.
 	// +optional
 	SharedMemory *SharedMemory `json:"sharedMemory,omitempty"`
 }

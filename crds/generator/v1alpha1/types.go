@@ -92,11 +92,11 @@ type TrainingJob struct {
 // +kubebuilder:validation:XValidation:rule="self.replicatedJobs.all(j, j.replicas * j.template.spec.parallelism <= 2147483647)",fieldPath=".replicatedJobs",message="replicas times parallelism must be at most 2147483647, the most pods that can be counted: lower replicas or parallelism"
 // +kubebuilder:validation:XValidation:rule="!has(self.coordinator) || self.replicatedJobs.exists(j, j.name == self.coordinator.replicatedJob && self.coordinator.jobIndex < j.replicas && self.coordinator.podIndex < (has(j.template.spec.completions) ? j.template.spec.completions : j.template.spec.parallelism) && j.template.spec.completionMode == 'Indexed')",fieldPath=".coordinator",message="coordinator must name a pod: replicatedJob an entry of replicatedJobs with completionMode Indexed, jobIndex below its replicas, podIndex below its completions"
 // +kubebuilder:validation:XValidation:rule="(has(self.suspend) && self.suspend) || (has(oldSelf.suspend) && oldSelf.suspend) || self.replicatedJobs == oldSelf.replicatedJobs",fieldPath=".replicatedJobs",message="replicatedJobs is immutable while the job runs: set suspend to true to change it, or delete the TrainingJob and recreate it"
-// +kubebuilder:validation:XValidation:rule="(has(self.suspend) && self.suspend) || (has(oldSelf.suspend) && oldSelf.suspend) || (has(self.launcher) == has(oldSelf.launcher) && (!has(self.launcher) || self.launcher == oldSelf.launcher))",fieldPath=".launcher",message="launcher is immutable while the job runs, because pods keep the one that they were created with: set suspend to true to change it, or delete the TrainingJob and recreate it"
-// +kubebuilder:validation:XValidation:rule="(has(self.suspend) && self.suspend) || (has(oldSelf.suspend) && oldSelf.suspend) || (has(self.elastic) == has(oldSelf.elastic) && (!has(self.elastic) || self.elastic == oldSelf.elastic))",fieldPath=".elastic",message="elastic is immutable while the job runs, because pods keep the one that they were created with: set suspend to true to change it, or delete the TrainingJob and recreate it"
+// +kubebuilder:validation:XValidation:rule="(has(self.suspend) && self.suspend) || (has(oldSelf.suspend) && oldSelf.suspend) || (has(self.launcher) == has(oldSelf.launcher) && (!has(self.launcher) || self.launcher == oldSelf.launcher))",fieldPath=".launcher",message="launcher cannot be changed while the job runs, because pods keep the value that they were created with: set suspend to true to change it, or delete the TrainingJob and recreate it"
+// +kubebuilder:validation:XValidation:rule="(has(self.suspend) && self.suspend) || (has(oldSelf.suspend) && oldSelf.suspend) || (has(self.elastic) == has(oldSelf.elastic) && (!has(self.elastic) || self.elastic == oldSelf.elastic))",fieldPath=".elastic",message="elastic cannot be changed while the job runs, because pods keep the value that they were created with: set suspend to true to change it, or delete the TrainingJob and recreate it"
 // +kubebuilder:validation:XValidation:rule="!has(self.snapshots) || (has(self.launcher) && (!has(self.launcher.mode) || self.launcher.mode != 'Torchrun'))",fieldPath=".snapshots",message="snapshots need a launcher of mode Auto or Wrap, which keeps their memory: add launcher: {nprocPerNode: <workers per pod>}, or remove snapshots"
-// +kubebuilder:validation:XValidation:rule="(has(self.suspend) && self.suspend) || (has(oldSelf.suspend) && oldSelf.suspend) || (has(self.snapshots) == has(oldSelf.snapshots) && (!has(self.snapshots) || self.snapshots == oldSelf.snapshots))",fieldPath=".snapshots",message="snapshots is immutable while the job runs, because pods keep the one that they were created with: set suspend to true to change it, or delete the TrainingJob and recreate it"
-// +kubebuilder:validation:XValidation:rule="(has(self.suspend) && self.suspend) || (has(oldSelf.suspend) && oldSelf.suspend) || (has(self.faults) == has(oldSelf.faults) && (!has(self.faults) || self.faults == oldSelf.faults))",fieldPath=".faults",message="faults is immutable while the job runs, because pods keep the one that they were created with: set suspend to true to change it, or delete the TrainingJob and recreate it"
+// +kubebuilder:validation:XValidation:rule="(has(self.suspend) && self.suspend) || (has(oldSelf.suspend) && oldSelf.suspend) || (has(self.snapshots) == has(oldSelf.snapshots) && (!has(self.snapshots) || self.snapshots == oldSelf.snapshots))",fieldPath=".snapshots",message="snapshots cannot be changed while the job runs, because pods keep the value that they were created with: set suspend to true to change it, or delete the TrainingJob and recreate it"
+// +kubebuilder:validation:XValidation:rule="(has(self.suspend) && self.suspend) || (has(oldSelf.suspend) && oldSelf.suspend) || (has(self.faults) == has(oldSelf.faults) && (!has(self.faults) || self.faults == oldSelf.faults))",fieldPath=".faults",message="faults cannot be changed while the job runs, because pods keep the value that they were created with: set suspend to true to change it, or delete the TrainingJob and recreate it"
 // +kubebuilder:validation:XValidation:rule="!has(self.rollouts) || (has(self.launcher) && self.launcher.mode != 'Off')",fieldPath=".rollouts",message="rollouts need a launcher, whose workers report their weight updates: add launcher: {targetReplicatedJobs: [<replicatedJobs that train>]}, or remove rollouts"
 // +kubebuilder:validation:XValidation:rule="!has(self.rollouts) || has(self.failurePolicy)",fieldPath=".rollouts",message="rollouts need a failurePolicy, which limits how often the job may restart for a failed update: add failurePolicy: {maxRestarts: <number>}"
 // +kubebuilder:validation:XValidation:rule="!has(self.rollouts) || self.rollouts.replicatedJobs.all(t, self.replicatedJobs.exists(j, j.name == t) && !(has(self.launcher) && (!has(self.launcher.targetReplicatedJobs) || t in self.launcher.targetReplicatedJobs)))",fieldPath=".rollouts.replicatedJobs",message="rollouts.replicatedJobs must name entries of replicatedJobs that launcher.targetReplicatedJobs does not name: correct the name, add the entry, or take it out of launcher.targetReplicatedJobs"
@@ -107,9 +107,9 @@ type TrainingJob struct {
 // +kubebuilder:validation:XValidation:rule="has(self.coordinator) == has(oldSelf.coordinator) && (!has(self.coordinator) || self.coordinator == oldSelf.coordinator)",fieldPath=".coordinator",message="coordinator is immutable: delete the TrainingJob and recreate it"
 // +kubebuilder:validation:XValidation:rule="has(self.managedBy) == has(oldSelf.managedBy) && (!has(self.managedBy) || self.managedBy == oldSelf.managedBy)",fieldPath=".managedBy",message="managedBy is immutable: delete the TrainingJob and recreate it"
 // +kubebuilder:validation:XValidation:rule="has(self.volumeClaimPolicies) == has(oldSelf.volumeClaimPolicies) && (!has(self.volumeClaimPolicies) || self.volumeClaimPolicies == oldSelf.volumeClaimPolicies)",fieldPath=".volumeClaimPolicies",message="volumeClaimPolicies is immutable: delete the TrainingJob and recreate it"
-// +kubebuilder:validation:XValidation:rule="(has(self.suspend) && self.suspend) || (has(oldSelf.suspend) && oldSelf.suspend) || self.termination == oldSelf.termination",fieldPath=".termination",message="termination is immutable while the job runs, because pods keep the one that they were created with: set suspend to true to change it, or delete the TrainingJob and recreate it"
-// +kubebuilder:validation:XValidation:rule="(has(self.suspend) && self.suspend) || (has(oldSelf.suspend) && oldSelf.suspend) || self.recovery.coordinatorLossTimeout == oldSelf.recovery.coordinatorLossTimeout",fieldPath=".recovery.coordinatorLossTimeout",message="recovery.coordinatorLossTimeout is immutable while the job runs, because pods keep the one that they were created with: set suspend to true to change it, or delete the TrainingJob and recreate it"
-// +kubebuilder:validation:XValidation:rule="(has(self.suspend) && self.suspend) || (has(oldSelf.suspend) && oldSelf.suspend) || self.recovery.launcherTimeout == oldSelf.recovery.launcherTimeout",fieldPath=".recovery.launcherTimeout",message="recovery.launcherTimeout is immutable while the job runs, because pods keep the one that they were created with: set suspend to true to change it, or delete the TrainingJob and recreate it"
+// +kubebuilder:validation:XValidation:rule="(has(self.suspend) && self.suspend) || (has(oldSelf.suspend) && oldSelf.suspend) || self.termination == oldSelf.termination",fieldPath=".termination",message="termination cannot be changed while the job runs, because pods keep the value that they were created with: set suspend to true to change it, or delete the TrainingJob and recreate it"
+// +kubebuilder:validation:XValidation:rule="(has(self.suspend) && self.suspend) || (has(oldSelf.suspend) && oldSelf.suspend) || self.recovery.coordinatorLossTimeout == oldSelf.recovery.coordinatorLossTimeout",fieldPath=".recovery.coordinatorLossTimeout",message="recovery.coordinatorLossTimeout cannot be changed while the job runs, because pods keep the value that they were created with: set suspend to true to change it, or delete the TrainingJob and recreate it"
+// +kubebuilder:validation:XValidation:rule="(has(self.suspend) && self.suspend) || (has(oldSelf.suspend) && oldSelf.suspend) || self.recovery.launcherTimeout == oldSelf.recovery.launcherTimeout",fieldPath=".recovery.launcherTimeout",message="recovery.launcherTimeout cannot be changed while the job runs, because pods keep the value that they were created with: set suspend to true to change it, or delete the TrainingJob and recreate it"
 // +kubebuilder:validation:XValidation:rule="self.network == oldSelf.network",fieldPath=".network",message="network is immutable: delete the TrainingJob and recreate it"
 // +kubebuilder:validation:XValidation:rule="self.successPolicy == oldSelf.successPolicy",fieldPath=".successPolicy",message="successPolicy is immutable: delete the TrainingJob and recreate it"
 // +kubebuilder:validation:XValidation:rule="self.startupPolicy == oldSelf.startupPolicy",fieldPath=".startupPolicy",message="startupPolicy is immutable: delete the TrainingJob and recreate it"
@@ -551,29 +551,29 @@ type Launcher struct {
 	LogPrefix *bool `json:"logPrefix,omitempty"`
 
 	// Shared memory of the trainer container: a volume at /dev/shm. DataLoaders and NCCL
-	// need more there than the 64 MiB that container runtimes give. A container whose
-	// template mounts something at /dev/shm keeps that. Default: none is added.
+	// need more than the 64 MiB that containers have there by default. If the template
+	// already mounts a volume at /dev/shm, none is added. If unset, none is added.
 	// +optional
 	SharedMemory *SharedMemory `json:"sharedMemory,omitempty"`
 }
 
 // A volume at /dev/shm.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.size)",fieldPath=".size",message="launcher.sharedMemory.size must be set to the most that the trainer container may store in /dev/shm, such as 16Gi; leave out sharedMemory to add no volume"
+// +kubebuilder:validation:XValidation:rule="has(self.size)",fieldPath=".size",message="launcher.sharedMemory.size must be set to the most that the trainer container may store in /dev/shm, such as 16Gi; remove sharedMemory if you need no volume"
 type SharedMemory struct {
-	// The most that the container may store there: a whole number with Mi, Gi or Ti. In
-	// memory, it counts as the container's, so its memory limit has to include it.
+	// The most that the container may store there: a whole number with Mi, Gi or Ti. With
+	// medium Memory, the stored bytes count toward the memory limit of the container.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[1-9][0-9]{0,5}(Mi|Gi|Ti)$')",message="launcher.sharedMemory.size must be a whole number with Mi, Gi or Ti, such as 512Mi or 16Gi: the most that the trainer container may store in /dev/shm"
 	Size string `json:"size,omitempty"`
 
-	// Memory, or Disk: the node's ephemeral storage, which is slower, and counts as such.
+	// Memory, or Disk. Disk uses the ephemeral storage of the node, which is slower.
 	// Default: Memory.
 	// +optional
 	// +kubebuilder:default=Memory
 	// +kubebuilder:validation:MaxLength=16
-	// +kubebuilder:validation:XValidation:rule="self in ['Memory', 'Disk']",message="launcher.sharedMemory.medium must be Memory or Disk: set it to one of them, or leave it out"
+	// +kubebuilder:validation:XValidation:rule="self in ['Memory', 'Disk']",message="launcher.sharedMemory.medium must be Memory or Disk: set it to one of them, or remove it (the default is Memory)"
 	Medium string `json:"medium,omitempty"`
 }
 

@@ -99,12 +99,12 @@ class JobWorker:
         has_kueue: Callable[[], bool | None] = lambda: None,
         message_room: FairSemaphore | None = None,
         supervisor: Supervisor | None = None,
-        sidecars: SidecarSettings = DEFAULT_SIDECAR_SETTINGS,
+        sidecar_settings: SidecarSettings = DEFAULT_SIDECAR_SETTINGS,
     ) -> None:
         self._key, self._store, self._gateway, self._keyring = key, store, gateway, keyring
         self._sidecar_image, self._on_gone, self._clock = sidecar_image, on_gone, clock
         self._read_node, self._node_memory = node_reader, node_memory
-        self._sidecars, self._has_kueue, self._message_room = sidecars, has_kueue, message_room
+        self._sidecar_settings, self._has_kueue, self._message_room = sidecar_settings, has_kueue, message_room
         self._metrics = OperatorMetrics() if metrics is None else metrics
         self._job_metrics = JobMetrics(self._metrics)
         self._link: CoordinatorLink | None = None
@@ -205,7 +205,7 @@ class JobWorker:
         """None if there is no job, or it cannot be read."""
         read = read_injected if job_kind(self._key) is Kind.INJECTED else read_job
         job = self._store.fact(job_kind(self._key), self._key, read)
-        return None if job is None else replace(job, sidecars=self._sidecars)
+        return None if job is None else replace(job, sidecar_settings=self._sidecar_settings)
 
     def _prepare(self, job: Job) -> None:
         self._topology_key = "" if job.spec.world is None else job.world.topology_key

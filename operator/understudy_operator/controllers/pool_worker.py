@@ -58,11 +58,11 @@ class PoolWorker:
         metrics: OperatorMetrics | None = None,
         offenders: Callable[[], Collection[str]] = tuple,
         supervisor: Supervisor | None = None,
-        sidecars: SidecarSettings = DEFAULT_SIDECAR_SETTINGS,
+        sidecar_settings: SidecarSettings = DEFAULT_SIDECAR_SETTINGS,
     ) -> None:
         self._key, self._store, self._gateway, self._on_gone, self._clock = key, store, gateway, on_gone, clock
         self._keyring, self._secret_writes = keyring, SecretWrites()
-        self._read_node, self._sidecar_image, self._sidecars = node_reader, sidecar_image, sidecars
+        self._read_node, self._sidecar_image, self._sidecar_settings = node_reader, sidecar_image, sidecar_settings
         self._offenders = offenders
         self._metrics = OperatorMetrics() if metrics is None else metrics
         self._retries = Retries()
@@ -134,7 +134,7 @@ class PoolWorker:
     def _read(self) -> Pool | None:
         """None if there is no pool, or it cannot be read."""
         pool = self._store.fact(Kind.POOL, self._key, read_pool)
-        return None if pool is None else replace(pool, sidecars=self._sidecars)
+        return None if pool is None else replace(pool, sidecar_settings=self._sidecar_settings)
 
     def _observe(self, pool: Pool) -> ObservedPool:
         owner = (pool.namespace, pool.uid)

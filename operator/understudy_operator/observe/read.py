@@ -122,7 +122,7 @@ def read_pod(kept: Raw) -> Pod:
         lacks_port_since=_lacks_port_since(status),
         volumes_mounted=_is_true(status, _HAS_NETWORK),
         devices=device_limit(_trainer(spec) or {}),
-        trainer_since=_trainer_since(spec, status),
+        trainer_started_at=_trainer_started_at(spec, status),
     )
 
 
@@ -198,7 +198,7 @@ def _trainer(spec: kept_fields.PodSpec) -> kept_fields.Container | None:
     return next((c for c in spec.get("containers") or () if names.ENV_NPROC in _variables(c)), None)
 
 
-def _trainer_since(spec: kept_fields.PodSpec, status: kept_fields.PodStatus) -> float:
+def _trainer_started_at(spec: kept_fields.PodSpec, status: kept_fields.PodStatus) -> float:
     trainer = _trainer(spec)
     trainer_status = None if trainer is None else _container(status.get("containerStatuses"), trainer["name"])
     started_at = (trainer_status or {}).get("state", {}).get("running", {}).get("startedAt")

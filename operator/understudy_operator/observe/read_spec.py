@@ -13,9 +13,9 @@ from understudy_operator.plan.facts.trainer import restarts_of_torchrun, workers
 from understudy_operator.plan.times.durations import seconds
 from understudy_protocol.enums import OnFailedUpdate
 
-#: Fields besides replicatedJobs that users change only while the job is suspended.
-SETTINGS = ("launcher", "termination", "faults", "elastic", "snapshots")
-SETTINGS_OF_RECOVERY = ("coordinatorLossTimeout", "launcherTimeout")
+#: Fields besides replicatedJobs that can change only while the job is suspended; the second ones are in `recovery`.
+SUSPENDED_ONLY = ("launcher", "termination", "faults", "elastic", "snapshots")
+SUSPENDED_ONLY_OF_RECOVERY = ("coordinatorLossTimeout", "launcherTimeout")
 
 
 def read_spec(raw: Raw) -> JobSpec:
@@ -163,15 +163,15 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
         snapshot_every=int(snapshots.get("every", 1)),
         wanted_copies=int(snapshots["copies"]) if "copies" in snapshots else None,
         shared_memory=read_shared_memory(launcher),
-        settings={
-            **{name: spec[name] for name in SETTINGS if name in spec},
-            **{name: recovery[name] for name in SETTINGS_OF_RECOVERY if name in recovery},
+        suspended_only={
+            **{name: spec[name] for name in SUSPENDED_ONLY if name in spec},
+            **{name: recovery[name] for name in SUSPENDED_ONLY_OF_RECOVERY if name in recovery},
         },
     )
 
 
 def read_shared_memory(launcher: Raw) -> facts.SharedMemory | None:
-    """Of a job's or a pool's launcher."""
+    """The shared memory that the launcher of a job or a pool asks for."""
     given = launcher.get("sharedMemory") or {}
     return facts.SharedMemory(given["size"], given.get("medium") == "Disk") if "size" in given else None
 

@@ -54,7 +54,7 @@ def on_welcome(me: MemberState, token: RoundToken) -> None:
 def on_event(me: MemberState, event: CopiesPlanned | CopyFetched) -> None:
     _on_overwritten(me, event.overwritten)
     if isinstance(event, CopyFetched):
-        member_workers.on_fetched_before(me, event.token, event.saved, failed=bool(event.error))
+        member_workers.on_previous_fetch(me, event.token, event.saved, failed=bool(event.error))
     if event.token != me.copies.token:
         return
     match event:

@@ -69,7 +69,7 @@ class Workers:
     replaced: RoundToken = NO_ROUND  # the newest round that gave the ranks of this pod to another one
     saved: SavedSteps | None = None  # the snapshots of this pod for its round, and the coordinator's choice
     fetched: SavedStep | None = None  # a snapshot that a copy was fetched of, for this round
-    fetching_before: m.FetchCopy | None = None  # of the round before, whose result counts in this one
+    previous_fetch: m.FetchCopy | None = None  # a fetch of the previous round whose result counts in this one
     hang_is_reported: bool = False
     drained_until: float | None = None  # they have time to save until then, after a Drain; None: the round got none
     replicas: dict[int, m.Replicas] = field(default_factory=dict)  # the newest report of each rank that ran here

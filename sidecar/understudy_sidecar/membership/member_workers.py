@@ -22,7 +22,7 @@ def on_hello(me: MemberState, hello: l.LauncherHello) -> None:
     if hello.token == workers.token:  # not if its rank was given away since
         workers.state = hello.workers
     else:
-        workers.fetched = workers.fetching_before = None  # perhaps another launcher, with new memory
+        workers.fetched = workers.previous_fetch = None  # perhaps another launcher, with new memory
     workers.master_port, workers.store_port = hello.master_port, hello.store_port
     workers.stepped = hello.stepped
     _on_hello_saved(me, hello)
@@ -80,14 +80,14 @@ def on_copies(me: MemberState, fetched: SavedStep | None) -> None:
 
 
 def on_replaced_plan(me: MemberState, assign: m.Assign, fetching: m.FetchCopy | None) -> None:
-    """Called before on_assign. fetching: for the round before. The new plan ends it, unless it has just ended."""
-    me.workers.fetching_before = fetching if _keeps_fetched(me, assign) else None
+    """Called before on_assign. fetching: the fetch of the previous round. The new plan ends it, if it goes on."""
+    me.workers.previous_fetch = fetching if _keeps_fetched(me, assign) else None
 
 
-def on_fetched_before(me: MemberState, token: RoundToken, saved: SavedStep, *, failed: bool) -> None:
-    before = me.workers.fetching_before
+def on_previous_fetch(me: MemberState, token: RoundToken, saved: SavedStep, *, failed: bool) -> None:
+    before = me.workers.previous_fetch
     if before is not None and (before.token, before.saved) == (token, saved):
-        me.workers.fetching_before = None
+        me.workers.previous_fetch = None
         on_copies(me, None if failed else saved)
 
 
@@ -200,8 +200,8 @@ def _restorable(me: MemberState, saved: SavedSteps | None) -> SavedSteps | None:
 
 
 def _keeps_fetched(me: MemberState, assign: m.Assign) -> bool:
-    """Whether what is fetched for the round before this assignment counts: its workers have saved nothing if it had no
-    choice yet.
+    """Whether a copy that was fetched for the previous round counts in this one: the ranks are the same, and the
+    coordinator had chosen no snapshot, so the workers have saved nothing.
     """
     workers = me.workers
     has_choice = workers.saved is not None and workers.saved.choice is not None

@@ -194,7 +194,7 @@ def test_a_call_that_cannot_be_read_is_answered_with_an_error(
     "C4", "an entry instead of the launcher's socket", before="a folder kept the training from starting"
 )
 @pytest.mark.parametrize("obstacle", OBSTACLES.values(), ids=OBSTACLES)
-def test_torchrun_reaches_the_launcher_whatever_was_at_the_path_of_its_socket(
+def test_torchrun_reaches_the_launcher_with_any_file_at_the_path_of_its_socket(
     command: Callable[[str], Launched], folder: Path, obstacle: Obstacle
 ) -> None:
     private = folder / "private"
@@ -205,7 +205,7 @@ def test_torchrun_reaches_the_launcher_whatever_was_at_the_path_of_its_socket(
     assert (private.stat().st_mode & 0o777, private.read_text()) == (0o600, "x")
 
 
-@pytest.mark.attack("C4", "a torchrun that goes on sending after its call", before="the launcher kept every byte")
+@pytest.mark.attack("C4", "torchrun sends data after its call", before="the launcher kept every byte")
 def test_the_launcher_keeps_nothing_that_torchrun_sends_after_its_call(
     command: Callable[[str], Launched], folder: Path
 ) -> None:

@@ -63,7 +63,7 @@ class Pod:
     lacks_port_since: float = 0.0  # since when no node with room has its ports free; 0 if that is not why it waits
     volumes_mounted: bool = False  # all volumes: its kubelet reports a network, which it sets up after them
     devices: int = 0  # GPUs, or other devices that count as such, that its trainer container requests
-    trainer_since: float = 0.0  # when its trainer container started; 0 if it does not run
+    trainer_started_at: float = 0.0  # when its trainer container started; 0 if it does not run
 
     @cached_property
     def address(self) -> str:

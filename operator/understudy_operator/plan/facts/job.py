@@ -35,7 +35,7 @@ class Job:
     status: JobStatus
     orphans: bool = False  # it is deleted without its pods
     queue: Queue | None = None  # of Kueue
-    sidecars: SidecarSettings = DEFAULT_SIDECAR_SETTINGS  # of its pods
+    sidecar_settings: SidecarSettings = DEFAULT_SIDECAR_SETTINGS  # of its pods
     drill_request: str = ""  # the annotation understudy.dev/drill
     injected: InjectedJob | None = None  # a Job controller creates its pods; uid is then Owner.membership
 

@@ -65,7 +65,7 @@ class Pool:
     topology_key: str = ""  # of a node's label; "" if pods are not spread
     launcher: PoolLauncher | None = None  # of warm spares; None: the spares only reserve places
     status: PoolStatus = field(default_factory=PoolStatus)
-    sidecars: SidecarSettings = DEFAULT_SIDECAR_SETTINGS  # of its warm spares
+    sidecar_settings: SidecarSettings = DEFAULT_SIDECAR_SETTINGS  # of its warm spares
 
 
 @dataclass(frozen=True)

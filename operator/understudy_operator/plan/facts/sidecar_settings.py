@@ -1,4 +1,4 @@
-"""What an installation sets for the sidecars of all pods, and for the gateways of rollout servers.
+"""The settings of an installation for the sidecars of all pods, and for the gateways of rollout servers.
 
 The operator and the webhook read it from their environment, which the chart writes.
 """
@@ -19,8 +19,8 @@ _MOST = 2**31 - 1
 
 @dataclass(frozen=True)
 class SidecarSettings:
-    """log_format: of their logs. host_ports: for pods with hostNetwork. user, group: ids; None: the pod, its namespace
-    or the image decides.
+    """host_ports: the range of ports for pods with hostNetwork. user, group: numeric IDs; None leaves the choice to the
+    pod, the image or the namespace.
     """
 
     log_format: str = logs.TEXT

@@ -221,12 +221,14 @@ class World:
     wanted_copies: int | None = None  # other pods that keep a copy of each snapshot; None: one, if there is one
     script_fault_rounds: int = 0  # so many rounds in which all ranks fail alike before a step end the job; 0: no limit
     shared_memory: SharedMemory | None = None
-    settings: Raw = field(default_factory=dict)  # the other fields that change only during a suspension, as written
+    suspended_only: Raw = field(
+        default_factory=dict
+    )  # the other fields that can change only then, as the user wrote them
 
     @cached_property
     def template_hash(self) -> str:
-        """The hash of all that its pods are created from and that changes only during a suspension, as written."""
-        return _hashed([*([group.name, group.replicas, group.template] for group in self.groups), self.settings])
+        """The hash of the fields that can change only while the job is suspended, as the user wrote them."""
+        return _hashed([*([group.name, group.replicas, group.template] for group in self.groups), self.suspended_only])
 
     @property
     def actives(self) -> int:

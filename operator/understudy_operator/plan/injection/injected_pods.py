@@ -49,9 +49,9 @@ class InjectedPod:
 
 
 def inject(
-    pod: Raw, sidecar_image: str, sidecars: SidecarSettings = DEFAULT_SIDECAR_SETTINGS, entropy: str = ""
+    pod: Raw, sidecar_image: str, sidecar_settings: SidecarSettings = DEFAULT_SIDECAR_SETTINGS, entropy: str = ""
 ) -> InjectedPod:
-    """The injected pod. entropy: for its own ports, with hostNetwork. Raises Objection."""
+    """The injected pod. entropy: its ports depend on it, if it has hostNetwork. Raises Objection."""
     injected = copy.deepcopy(dict(pod))
     spec, metadata = injected["spec"], injected["metadata"]
     annotations = metadata.setdefault("annotations", {})
@@ -60,8 +60,8 @@ def inject(
     settings = read_injection_settings(annotations)
     trainer = _trainer(spec, annotations.get(names.ANNOTATION_TRAINER_CONTAINER, settings.container))
     _refuse_taken_names(injected, settings, sidecar_image)
-    host_port = _host_port(spec, trainer, sidecars.host_ports, f"{owner.membership}/{owner.place}/{entropy}")
-    warnings = _change(spec, trainer, owner, settings, sidecar_image, sidecars, host_port)
+    host_port = _host_port(spec, trainer, sidecar_settings.host_ports, f"{owner.membership}/{owner.place}/{entropy}")
+    warnings = _change(spec, trainer, owner, settings, sidecar_image, sidecar_settings, host_port)
     metadata.setdefault("labels", {}).update({names.LABEL_JOB: owner.group, names.LABEL_JOB_UID: owner.membership})
     annotations |= {names.ANNOTATION_TRAINER_CONTAINER: trainer["name"], names.ANNOTATION_POD_INDEX: str(owner.place)}
     return InjectedPod(injected, warnings)
@@ -117,7 +117,7 @@ def _change(
     owner: Owner,
     settings: InjectionSettings,
     image: str,
-    sidecars: SidecarSettings,
+    sidecar_settings: SidecarSettings,
     host_port: int | None,
 ) -> tuple[str, ...]:
     entries = (names.LAUNCHER_SCRIPT, names.TORCHRUN_SCRIPT, names.LAUNCHER_ZIPAPP)
@@ -127,7 +127,7 @@ def _change(
     nproc = settings.nproc_per_node or 1 if launched or alone else command.nproc_of(trainer, settings, mode)
     if not (launched or alone) and (problem := describe_own_ranks(trainer, mode, nproc)):
         raise Objection(f"container {trainer['name']}: {problem}")
-    job = replace(_job(owner, settings, nproc, mode), sidecars=sidecars)
+    job = replace(_job(owner, settings, nproc, mode), sidecar_settings=sidecar_settings)
     grace_s = int(spec.get("terminationGracePeriodSeconds") or pods.DEFAULT_GRACE_S)
     warnings: tuple[str, ...] = ()
     if alone:

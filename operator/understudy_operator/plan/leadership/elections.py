@@ -194,7 +194,7 @@ def waits_for_election(observed: Observed, now: float) -> str:
 
 
 def _ports(job: Job) -> str:
-    return f"ports {job.sidecars.host_ports}" if job.world.host_network else f"port {COORDINATOR_PORT}"
+    return f"ports {job.sidecar_settings.host_ports}" if job.world.host_network else f"port {COORDINATOR_PORT}"
 
 
 def _named_coordinator(observed: Observed, ended: Callable[[str], bool]) -> str:

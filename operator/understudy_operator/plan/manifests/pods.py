@@ -72,7 +72,7 @@ def pod_manifest(
     wrap(trainer, job, place, grace_s)
     _add_shared_memory(spec, trainer, job)
     add_to_worker(spec, trainer, job)
-    port = job.sidecars.host_ports.draw(f"{job.uid}/{serial}") if spec.get("hostNetwork") else None
+    port = job.sidecar_settings.host_ports.draw(f"{job.uid}/{serial}") if spec.get("hostNetwork") else None
     if port is not None:
         declare_host_ports(trainer, port)
     sidecar = sidecar_container(job, index, coordinator_address, sidecar_image, grace_s, port)
@@ -287,7 +287,7 @@ def sidecar_container(
             _env_from(names.ENV_NODE, "spec.nodeName"),
             *([] if host_port is None else [_env(names.ENV_PORT, str(host_port))]),
             *node_file,
-            *([] if job.sidecars.log_format == TEXT else [_env(ENV_FORMAT, job.sidecars.log_format)]),
+            *([] if job.sidecar_settings.log_format == TEXT else [_env(ENV_FORMAT, job.sidecar_settings.log_format)]),
         ],
         "volumeMounts": [
             {"name": names.SHARED_VOLUME, "mountPath": names.SHARED_FOLDER},

@@ -64,7 +64,7 @@ def _keep_together(spec: dict[str, Any], job_key: str, topology_key: str) -> Non
 
 def restricted_security_context(job: Job) -> dict[str, Any]:
     """The securityContext of a container of ours, by the Restricted profile of Kubernetes' Pod Security Standards."""
-    user, group = job.sidecars.user, job.sidecars.group
+    user, group = job.sidecar_settings.user, job.sidecar_settings.group
     return {
         "runAsNonRoot": True,
         **({} if user is None else {"runAsUser": user}),

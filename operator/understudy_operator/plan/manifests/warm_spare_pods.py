@@ -121,5 +121,5 @@ def _as_job(pool: Pool) -> Job:
         completed_at=None,
         spec=spec,
         status=JobStatus(),
-        sidecars=pool.sidecars,
+        sidecar_settings=pool.sidecar_settings,
     )

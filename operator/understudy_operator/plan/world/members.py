@@ -64,7 +64,7 @@ PORT_S = 10.0
 NO_LAUNCHER = "the job has no launcher any more (see condition FaultTolerant)"
 #: A lost pod whose node is healthy may come back by itself (its sidecar restarts) within so long.
 RETURN_S = 15.0
-#: A container whose launcher has not connected for so long hangs. On a busy machine a start may take half a minute.
+#: A launcher that has not connected for this long counts as hanging. On a busy machine a start may take half a minute.
 LAUNCHER_S = 120.0
 #: After the close pods end by themselves; a pod that still runs is deleted then. On a busy machine it took over 10 s.
 CLOSED_S = 30.0
@@ -208,7 +208,11 @@ def _remove(observed: Observed, now: float) -> Iterator[PodIntent]:
 
 def _remove_lost(observed: Observed, now: float) -> Iterator[PodIntent]:
     lost = {x.pod_uid: x for x in observed.snapshot.lost} if observed.snapshot is not None else {}
-    live, useless, without_launcher = {pod.uid for pod in observed.live()}, _useless(observed), _no_launcher(observed)
+    live, useless, without_launcher = (
+        {pod.uid for pod in observed.live()},
+        _useless(observed),
+        _without_launcher(observed),
+    )
     for pod in observed.pods:
         dead_node = bool(pod.node) and not observed.node_ready(pod.node)
         if pod.deleting_since is not None:
@@ -222,20 +226,22 @@ def _remove_lost(observed: Observed, now: float) -> Iterator[PodIntent]:
             if (silent and not observed.lacks_majority) or (not silent and is_due(entry.at + RETURN_S, now)):
                 yield _delete(pod, f"it was lost ({entry.fault.value}): {entry.reason}")
         elif pod.uid in without_launcher and is_due(without_launcher[pod.uid] + LAUNCHER_S, now):
-            yield _delete(pod, f"its trainer container runs, and has had no launcher for {LAUNCHER_S:g} s")
+            yield _delete(
+                pod, f"its trainer container runs, but no launcher has connected for {LAUNCHER_S:g} s: it hangs"
+            )
         elif pod.uid in useless and not pod.ended and is_due(useless[pod.uid].replaced_at + RETURN_S, now):
             yield _delete(pod, f"it has to be replaced: {useless[pod.uid].replacement_reason}")
         elif not pod.ended and dead_node and pod.uid not in live and not _may_return(observed, pod, now):
             yield _drop(pod, f"node {pod.node} is not ready, and no coordinator reports the pod")
 
 
-def _no_launcher(observed: Observed) -> dict[str, float]:
-    """The pods whose trainer containers run, and whose sidecars have no launcher: by uid, since when. A script that
-    calls torchrun may prepare for any time before, and no launcher connects. The command of an injected pod is unknown.
+def _without_launcher(observed: Observed) -> dict[str, float]:
+    """By uid: since when the trainer container runs and its sidecar has no launcher. Excluded are commands that call
+    torchrun, because their launchers connect at any later time, and injected pods, whose commands are unknown.
     """
     if observed.job.injected is not None or _calls_torchrun(observed):
         return {}
-    running = {pod.uid: pod.trainer_since for pod in observed.pods if pod.trainer_since}
+    running = {pod.uid: pod.trainer_started_at for pod in observed.pods if pod.trainer_started_at}
     answers = observed.coordination.answers.by_pod
     return {uid: max(since, answers[uid].no_launcher_since) for uid, since in running.items() if uid in answers}
 

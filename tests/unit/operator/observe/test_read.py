@@ -110,7 +110,7 @@ def test_the_start_of_the_trainer_container_is_read_while_it_runs(state: dict[st
     raw["spec"]["containers"] = [{"name": "logs"}, {"name": "trainer", "env": [{"name": names.ENV_NPROC}]}]
     raw["status"]["containerStatuses"] = [{"name": "logs", "state": {"running": {"startedAt": AT}}}]
     raw["status"]["containerStatuses"].append({"name": "trainer", "state": state})
-    assert read_pod(raw).trainer_since == since
+    assert read_pod(raw).trainer_started_at == since
 
 
 def test_a_job_is_read_with_its_fields():

@@ -22,41 +22,41 @@ Manifest = dict[str, Any]
 
 
 def of_job(settings: SidecarSettings) -> Manifest:
-    job = replace(a_job(), sidecars=settings)
+    job = replace(a_job(), sidecar_settings=settings)
     return pod_manifest(job, index=0, serial="s", coordinator_address="10.0.0.7:8478", sidecar_image=IMAGE)
 
 
-def injected(settings: SidecarSettings) -> Manifest:
+def injected_pod(settings: SidecarSettings) -> Manifest:
     return inject(pod("job"), IMAGE, settings).pod
 
 
 def warm_spare(settings: SidecarSettings) -> Manifest:
-    return {"spec": warm_spec(replace(a_warm_pool(replicas=1), sidecars=settings), IMAGE, "s")}
+    return {"spec": warm_spec(replace(a_warm_pool(replicas=1), sidecar_settings=settings), IMAGE, "s")}
 
 
-def with_gateway(settings: SidecarSettings) -> Manifest:
-    return {"spec": pod_of(ROLLOUT, replace(job(), sidecars=settings))}
+def rollout_pod(settings: SidecarSettings) -> Manifest:
+    return {"spec": pod_of(ROLLOUT, replace(job(), sidecar_settings=settings))}
 
 
-ALL = pytest.mark.parametrize("made", [of_job, injected, warm_spare, with_gateway])
+ALL_KINDS = pytest.mark.parametrize("made", [of_job, injected_pod, warm_spare, rollout_pod])
 
 
-def own(manifest: Manifest) -> Manifest:
+def own_container(manifest: Manifest) -> Manifest:
     container: Manifest = manifest["spec"]["initContainers"][0]
     return container
 
 
 def read_format(manifest: Manifest) -> list[str]:
-    return [variable["value"] for variable in own(manifest)["env"] if variable["name"] == ENV_FORMAT]
+    return [variable["value"] for variable in own_container(manifest)["env"] if variable["name"] == ENV_FORMAT]
 
 
-@pytest.mark.parametrize("made", [of_job, injected, warm_spare])
+@pytest.mark.parametrize("made", [of_job, injected_pod, warm_spare])
 def test_a_sidecar_has_a_log_format_that_is_not_the_default(made: Any) -> None:
     assert read_format(made(JSON)) == ["json"]
     assert read_format(made(SidecarSettings())) == []
 
 
-@ALL
+@ALL_KINDS
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
@@ -65,16 +65,16 @@ def test_a_sidecar_has_a_log_format_that_is_not_the_default(made: Any) -> None:
         (SidecarSettings(user=None), {}),
     ],
 )
-def test_a_container_of_ours_runs_as_the_user_of_the_installation(
+def test_an_understudy_container_runs_as_the_configured_user(
     made: Any, settings: SidecarSettings, expected: dict[str, int]
 ) -> None:
-    security = own(made(settings))["securityContext"]
+    security = own_container(made(settings))["securityContext"]
     assert {name: value for name, value in security.items() if name in ("runAsUser", "runAsGroup")} == expected
     assert security["runAsNonRoot"] is True
 
 
 def test_a_job_may_take_a_spare_that_has_other_settings() -> None:
-    assert difference(replace(a_job(), sidecars=replace(JSON, user=None)), a_warm_pool(replicas=1)) == ""
+    assert difference(replace(a_job(), sidecar_settings=replace(JSON, user=None)), a_warm_pool(replicas=1)) == ""
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,6 @@ def test_the_user_and_the_group_are_read(text: str, user: int | None, group: int
 
 
 @pytest.mark.parametrize("text", ["", "65532", "0:", "0:0", "a:b", "-1:", "1:2:3", "2147483648:", ":2147483648"])
-def test_another_user_is_rejected_with_the_fix(text: str) -> None:
+def test_an_invalid_user_or_group_is_rejected_with_the_fix(text: str) -> None:
     with pytest.raises(ValueError, match=rf"{RUN_AS} .chart: sidecar.runAs. is '{text}': set it to USER:GROUP"):
         read_sidecar_settings({RUN_AS: text})

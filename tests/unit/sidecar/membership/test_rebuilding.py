@@ -140,7 +140,7 @@ def test_a_failure_that_the_previous_coordinator_had_counted_is_counted_once() -
 
 
 def test_a_failure_whose_next_round_was_formed_and_reached_no_launcher_is_counted_once() -> None:
-    """Found by the simulation (seed 1228041): a pod's sidecar ended before its launcher had the order to start."""
+    """Found by the simulation (seed 1228041): a sidecar ended before its launcher had received the start message."""
     # given a failure in round 3, and round 4, which recovers it
     counted = CountedFault(START - 9.0, "uid-active-0", 0)
     cause = Cause(0, "active-0", "node-of-active-0", 1, None, "exit code 1")

@@ -260,22 +260,23 @@ def test_a_pods_replacement_reason_does_not_count_once_its_connection_has_ended(
 
 
 @pytest.mark.parametrize(
-    ("reported_s", "started_s", "goes"), [(120, 120, True), (119, 300, False), (300, 119, False), (300, None, False)]
+    ("reported_s", "started_s", "is_deleted"),
+    [(120, 120, True), (119, 300, False), (300, 119, False), (300, None, False)],
 )
 def test_a_pod_whose_launcher_hangs_before_it_connects_is_replaced_after_2_minutes(
-    reported_s: float, started_s: float | None, goes: bool
+    reported_s: float, started_s: float | None, is_deleted: bool
 ):
-    """Found by the simulation (seed 1236444): the job waited for its first round until the launcher went on."""
+    """Found by the simulation (seed 1236444): the job waited for its first round until the launcher resumed."""
     # given a pod that has no launcher
-    answers = NO_ANSWERS.with_refusal("uid-s", Refused("not in office", lacks_launcher=True), NOW - reported_s)
-    answers = answers.with_refusal("uid-s", Refused("not in office", lacks_launcher=True), NOW)
+    answers = NO_ANSWERS.with_refusal("uid-s", Refused("not the coordinator", lacks_launcher=True), NOW - reported_s)
+    answers = answers.with_refusal("uid-s", Refused("not the coordinator", lacks_launcher=True), NOW)
     # and whose trainer container runs, if it has started
-    stuck = replace(S, trainer_since=0.0 if started_s is None else NOW - started_s)
+    stuck = replace(S, trainer_started_at=0.0 if started_s is None else NOW - started_s)
     given = observed(pods=(A0, A1, stuck), snapshot=a_snapshot([member(A0, 0), member(A1, 1)]))
     given = replace(given, coordination=replace(given.coordination, answers=answers))
-    assert ("s" in deleted(given)) == goes
+    assert ("s" in deleted(given)) == is_deleted
     # but not once a launcher has connected
-    connected = answers.with_refusal("uid-s", Refused("not in office"), NOW)
+    connected = answers.with_refusal("uid-s", Refused("not the coordinator"), NOW)
     assert deleted(replace(given, coordination=replace(given.coordination, answers=connected))) == {}
 
 
@@ -284,10 +285,12 @@ def test_a_pod_whose_launcher_hangs_before_it_connects_is_replaced_after_2_minut
     [("Torchrun", ["torchrun", "train.py"]), ("Auto", ["sh", "-c", "prepare && torchrun train.py"])],
 )
 def test_a_script_may_prepare_for_any_time_before_it_calls_torchrun(mode: str, command: list[str]):
-    answers = NO_ANSWERS.with_refusal("uid-s", Refused("not in office", lacks_launcher=True), NOW - 600)
+    answers = NO_ANSWERS.with_refusal("uid-s", Refused("not the coordinator", lacks_launcher=True), NOW - 600)
     template = {"spec": {"containers": [{"name": "trainer", "command": command}]}}
     job = a_job(status=in_round(0), mode=mode, pod_template=template)
-    given = observed(job, (A0, A1, replace(S, trainer_since=NOW - 600)), a_snapshot([member(A0, 0), member(A1, 1)]))
+    given = observed(
+        job, (A0, A1, replace(S, trainer_started_at=NOW - 600)), a_snapshot([member(A0, 0), member(A1, 1)])
+    )
     assert deleted(replace(given, coordination=replace(given.coordination, answers=answers))) == {}
 
 
