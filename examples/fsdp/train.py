@@ -77,7 +77,8 @@ class Training:
         self._own = self._folder / ".".join(f"{int(part):010d}" for part in self._token.split("."))
         torch.manual_seed(1)
         mesh = dist.init_device_mesh(self._device.type, (self._size,))
-        model = Model(args.width, args.layers, args.context).to(self._device)
+        with self._device:
+            model = Model(args.width, args.layers, args.context)
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if on_gpu else MixedPrecisionPolicy()
         for layer in model.layers:
             fully_shard(layer, mesh=mesh, mp_policy=policy)

@@ -106,9 +106,10 @@ class Checkpoints:
         """Returns when the state is copied; Orbax writes it in the background."""
         if self._manager is None:
             self._manager = ocp.CheckpointManager(self._own, options=ocp.CheckpointManagerOptions(max_to_keep=2))
-        if self._manager.latest_step() is not None and jax.process_index() == 0:
+        has_saved = self._manager.latest_step() is not None
+        self._manager.save(step, args=ocp.args.StandardSave(state), force=True)  # waits until the last one is complete
+        if has_saved and jax.process_index() == 0:
             self._remove_older_rounds()
-        self._manager.save(step, args=ocp.args.StandardSave(state), force=True)
 
     def finish(self) -> None:
         if self._manager is not None:

@@ -28,6 +28,7 @@ from tests.integration.trainingjob_cases import (
     pod_template,
     replicated_job,
     trainer,
+    without_launcher,
 )
 
 if TYPE_CHECKING:
@@ -311,6 +312,20 @@ def test_a_field_of_the_launcher_can_be_changed_while_the_job_is_suspended_and_a
 
     applied = cluster.kubectl("apply", "--dry-run=server", "-f", "-", stdin=changed(change, name=suspended))
     assert applied.returncode == 0, applied.stderr
+
+
+@pytest.mark.parametrize("change", [without_launcher, lambda job: job["spec"]["launcher"].update(mode="Off")])
+def test_the_launcher_cannot_be_removed_in_the_request_that_suspends_the_job(
+    cluster: "ApiServer", existing: str, how: str, change: Change
+) -> None:
+    def both(job: Manifest) -> None:
+        _suspend(job)
+        job["spec"].pop("spares", None)
+        change(job)
+
+    applied = cluster.kubectl("apply", how, "--dry-run=server", "-f", "-", stdin=changed_later(both, existing))
+    assert applied.returncode != 0
+    assert "launcher cannot be added, removed or switched Off or on in the request that suspends" in applied.stderr
 
 
 @pytest.mark.parametrize("case", ALLOWED_LATER)

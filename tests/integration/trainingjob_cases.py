@@ -133,7 +133,8 @@ def with_rollouts(manifest: Manifest, **changes: Any) -> Manifest:
 
 
 def without_launcher(manifest: Manifest) -> Manifest:
-    del manifest["spec"]["launcher"], manifest["spec"]["spares"]
+    del manifest["spec"]["launcher"]
+    manifest["spec"].pop("spares", None)
     return manifest
 
 

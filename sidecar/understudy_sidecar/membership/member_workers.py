@@ -81,7 +81,7 @@ def on_copies(me: MemberState, fetched: SavedStep | None) -> None:
 
 def on_replaced_plan(me: MemberState, assign: m.Assign, fetching: m.FetchCopy | None) -> None:
     """Called before on_assign. fetching: the fetch of the previous round. The new plan ends it, if it goes on."""
-    me.workers.previous_fetch = fetching if _keeps_fetched(me, assign) else None
+    me.workers.previous_fetch = (fetching or me.workers.previous_fetch) if _keeps_fetched(me, assign) else None
 
 
 def on_previous_fetch(me: MemberState, token: RoundToken, saved: SavedStep, *, failed: bool) -> None:

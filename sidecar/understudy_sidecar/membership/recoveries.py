@@ -69,10 +69,11 @@ class RecoveryLog:
         return self.open[index] != before
 
     def newest_worker_fault(self) -> Recovery | None:
-        """The newest open entry about a worker, if no round was formed between it and the newest entry of all."""
-        return next(
-            (x for x in reversed(self.open) if x.fault in WORKER_FAULTS and x.round == self.open[-1].round), None
-        )
+        """The newest open entry about a worker, if no round was formed between it and the newest entry about a pod or a
+        worker. A failed weight update may follow it.
+        """
+        entries = [entry for entry in self.open if entry.fault is not Fault.WEIGHT_UPDATE]
+        return next((x for x in reversed(entries) if x.fault in WORKER_FAULTS and x.round == entries[-1].round), None)
 
     def has_entry(self, pod: str, reason: str) -> bool:
         """Whether an open entry is for this pod and reason, and has no round yet."""

@@ -145,10 +145,11 @@ class Observed:
     def _recorded_close(self) -> Close | None:
         if self.job.spec.world is None:
             return None
-        entry = self.job.status.replicated_job(self.job.world.groups[0].name)
+        group = self.job.world.groups[0]
+        entry = self.job.status.replicated_job(group.name)
         if entry is None:
             return None
-        if entry.succeeded:
+        if entry.succeeded >= group.replicas:  # fewer: of Jobs, before the suspended job got its launcher
             return Close(CloseReason.SUCCEEDED, "all workers of all members exited 0")
         failed = entry.failed and self.job.terminal and not self.overdue
         return Close(CloseReason.FAILED, "") if failed else None

@@ -50,8 +50,9 @@ def restart_status(observed: Observed, status: JobStatus, restart: Restart, now:
 
 
 def reset_status(job: Job, status: JobStatus, now: float) -> JobStatus:
-    """The status of a world without pods, coordinator and rounds."""
-    names = {group.name for group in job.world.groups}
+    """The status of a world without pods, coordinator and rounds. The job may have lost its launcher, and its world."""
+    world = job.spec.world
+    names = set() if world is None else {group.name for group in world.groups}
     jobs = (
         replace(entry, ready=0, succeeded=0, failed=0, active=0) if entry.name in names else entry
         for entry in status.replicated_jobs_status
@@ -66,8 +67,8 @@ def reset_status(job: Job, status: JobStatus, now: float) -> JobStatus:
         promoted_spares=(),
         attempt_start_time=None,
         replicated_jobs_status=tuple(jobs),
-        members=Members(desired=job.world.actives),
-        spares=Spares(desired=job.world.spares),
+        members=status.members if world is None else Members(desired=world.actives),
+        spares=Spares() if world is None else Spares(desired=world.spares),
         coordinator=CoordinatorStatus(
             epoch, former_epoch=epoch, previous_attempt=previous, address=status.coordinator.address
         ),

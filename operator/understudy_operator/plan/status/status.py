@@ -142,6 +142,8 @@ def attempt_ends_by_suspension(observed: Observed, now: float) -> bool:
     """Whether the attempt of the world ends in this reconcile, because the job is suspended or was in the meantime."""
     if unrecorded_suspension(observed):
         return True
+    if observed.job.spec.world is None and not observed.job.terminal:  # it may have lost its launcher meanwhile
+        return bool(observed.job.status.coordinator.pod_uid)
     if not observed.job.spec.suspend or observed.job.spec.world is None or observed.close is not None:
         return False
     return has_begun(observed) and not _may_have_ended(observed, now)

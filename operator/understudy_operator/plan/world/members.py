@@ -241,9 +241,15 @@ def _without_launcher(observed: Observed) -> dict[str, float]:
     """
     if observed.job.injected is not None or _calls_torchrun(observed):
         return {}
-    running = {pod.uid: pod.trainer_started_at for pod in observed.pods if pod.trainer_started_at}
-    answers = observed.coordination.answers.by_pod
-    return {uid: max(since, answers[uid].no_launcher_since) for uid, since in running.items() if uid in answers}
+    coordination = observed.coordination
+    since = {uid: answer.no_launcher_since for uid, answer in coordination.answers.by_pod.items()}
+    coordinator, snapshot = coordination.coordinator_uid, observed.snapshot
+    if coordinator and snapshot is not None:
+        known = [x.pod_uid for x in snapshot.members] + [x.pod_uid for x in snapshot.lost]
+        if coordinator not in known:  # its own member has not joined it
+            since[coordinator] = coordination.since
+    running = {pod.uid: pod.trainer_started_at for pod in observed.pods if pod.uid in since and pod.trainer_started_at}
+    return {uid: max(started_at, since[uid]) for uid, started_at in running.items()}
 
 
 def _calls_torchrun(observed: Observed) -> bool:
@@ -251,7 +257,8 @@ def _calls_torchrun(observed: Observed) -> bool:
     world = observed.job.world
     if world.mode != AUTO:
         return world.mode == TORCHRUN
-    return may_call_torchrun(words_of(trainer_of(world.groups[0].pod_template["spec"], world.container)))
+    trainers = (trainer_of(group.pod_template["spec"], world.container) for group in world.groups)
+    return any(may_call_torchrun(words_of(trainer)) for trainer in trainers)
 
 
 def _useless(observed: Observed) -> dict[str, PodAnswer]:

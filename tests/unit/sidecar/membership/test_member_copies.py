@@ -151,15 +151,17 @@ def test_a_snapshot_that_a_fetch_of_the_round_before_has_overwritten_is_not_repo
         assert to_coordinator(driven.do(e.CopiesPlanned(R2, KEPT))) == [m.Started(R2, both, KEPT)]
 
 
-def started_again(driven: DrivenMember, rank: int = 0, between: e.CopyFetched | None = None) -> SavedSteps | None:
+def started_again(
+    driven: DrivenMember, rank: int = 0, between: e.CopyFetched | None = None, token: RoundToken = R2
+) -> SavedSteps | None:
     """The report of the next round, whose launcher does not know of fetched copies. between: the assignment of that
     round, and the answer to its plan.
     """
-    driven.hear(replace(assign(R2, rank), copies=PLAN))
+    driven.hear(replace(assign(token, rank), copies=PLAN))
     if between is not None:
         assert to_coordinator(driven.do(between)) == []
-    driven.report(l.WorkersStarted(R2, SavedSteps(())))
-    (report,) = to_coordinator(driven.do(e.CopiesPlanned(R2, ())))
+    driven.report(l.WorkersStarted(token, SavedSteps(())))
+    (report,) = to_coordinator(driven.do(e.CopiesPlanned(token, ())))
     assert isinstance(report, m.Started)
     return report.saved
 
@@ -189,6 +191,10 @@ def test_a_fetch_that_ends_just_before_the_plan_of_the_next_round_counts_in_that
     fetched = SavedSteps((SavedStep(R0, 8),))
     ends = e.CopyFetched(R1, SavedStep(R0, 8))
     assert started_again(fetching(), between=ends) == fetched
+    # also if there was a round between
+    driven = fetching()
+    driven.hear(replace(assign(RoundToken(1, 1, 2)), copies=PLAN))
+    assert started_again(driven, between=ends, token=RoundToken(1, 1, 3)) == fetched
     # but not if it has failed, if it is another one, or if its round had a choice
     assert started_again(fetching(), between=replace(ends, error="it is damaged")) == SavedSteps(())
     assert started_again(fetching(), between=e.CopyFetched(R1, SavedStep(R0, 9))) == SavedSteps(())

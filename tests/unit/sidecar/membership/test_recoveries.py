@@ -46,6 +46,17 @@ def test_a_pod_that_stayed_was_restarted_in_place_whatever_happened_to_others() 
     ]
 
 
+def test_a_failed_weight_update_does_not_hide_the_fault_of_a_worker() -> None:
+    """Found by the simulation (seed 1268635): a restart stayed charged, although a lost pod was the cause."""
+    given = RecoveryLog()
+    given.begin(Fault.PROCESS, WORKER, 1, 10.0)
+    given.on_round(1, Strategy.IN_PLACE)
+    given.begin(Fault.WEIGHT_UPDATE, WORKER, 2, 11.0)
+    found = given.newest_worker_fault()
+    assert found is not None
+    assert (found.fault, found.detected_at) == (Fault.PROCESS, 10.0)
+
+
 def test_a_fault_that_a_coordinator_without_a_majority_did_not_charge_has_that_reason() -> None:
     # given the log of a coordinator: a worker's fault that it has not charged, one that it has, and a lost pod
     left = RecoveryLog()

@@ -22,6 +22,7 @@ from tests.unit.operator.given import (
     ended,
     in_round,
     lost,
+    member,
     observed,
 )
 from tests.unit.webhook.golden import pod as golden_pod
@@ -31,6 +32,7 @@ from understudy_operator.plan.facts.cluster_objects import ChildJob, Controller,
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.malformed import Malformed
 from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.pod_answers import NO_ANSWERS
 from understudy_operator.plan.facts.secret_writes import SecretWrites
 from understudy_operator.plan.facts.status import written
 from understudy_operator.plan.injection.injected_pods import inject
@@ -42,6 +44,7 @@ from understudy_operator.plan.intents import CreatePod, DeletePod, DeleteSecret,
 from understudy_operator.plan.reconcile import reconcile
 from understudy_protocol import pod as names
 from understudy_protocol.enums import Fault
+from understudy_protocol.observer import Refused
 
 NO_LIMIT = 2**31 - 1
 
@@ -274,6 +277,15 @@ def test_a_lost_pod_on_a_silent_node_is_deleted_so_that_its_controller_recreates
     silent = lost(A1, Fault.NODE)
     result = plan(given(in_round(0), snapshot=a_snapshot(lost=[silent])))
     assert [(x.name, x.grace_s) for x in result.pods if isinstance(x, DeletePod)] == [("a1", None)]
+
+
+def test_no_pod_is_deleted_because_no_launcher_has_connected() -> None:
+    """Its command, which the operator does not know, may call torchrun later."""
+    answers = NO_ANSWERS.with_refusal("uid-a1", Refused("not the coordinator", lacks_launcher=True), NOW - 600)
+    pods = tuple(replace(pod, trainer_started_at=NOW - 600) for pod in (A0, A1))
+    result = given(in_round(0), pods, snapshot=a_snapshot([member(A0, 0)], coordinator=A0))
+    result = replace(result, coordination=replace(result.coordination, answers=answers))
+    assert [x for x in plan(result).pods if isinstance(x, DeletePod)] == []
 
 
 def test_no_running_pod_is_deleted_after_the_end() -> None:

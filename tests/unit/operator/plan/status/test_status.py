@@ -372,3 +372,22 @@ def test_progress_alone_does_not_affect_the_next_reconcile():
     before = JobStatus(phase="Running", progress=ProgressStatus(1))
     assert not is_news(before, JobStatus(phase="Running", progress=ProgressStatus(2)))
     assert is_news(before, JobStatus(phase="Recovering", progress=ProgressStatus(2)))
+
+
+def test_the_attempt_of_a_suspended_job_that_has_lost_its_launcher_ends() -> None:
+    """Its next launcher begins another attempt, with another key and no rounds."""
+    job = a_job(status=in_round(3), spec={"world": None, "suspend": True})
+    status = status_of(observed(job, ()))
+    assert "podUID" not in status["coordinator"]
+    assert status["coordinator"]["formerEpoch"] > 1
+    assert "round" not in status
+    assert status["phase"] == "Suspended"
+
+
+@pytest.mark.parametrize(("succeeded", "has_ended"), [(1, False), (3, False), (4, True)])
+def test_jobs_that_succeeded_before_the_job_had_a_launcher_are_no_success_of_the_training(
+    succeeded: int, has_ended: bool
+) -> None:
+    entry = {"name": "workers", "ready": 0, "succeeded": succeeded, "failed": 0, "active": 0, "suspended": 0}
+    job = a_job(status={"replicatedJobsStatus": [entry]}, replicas=4)
+    assert (observed(job, ()).close is not None) == has_ended

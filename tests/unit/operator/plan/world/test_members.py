@@ -15,6 +15,7 @@ from tests.unit.operator.given import (
     SUCCEEDED,
     XID_79,
     S,
+    a_group,
     a_job,
     a_pod,
     a_snapshot,
@@ -31,6 +32,7 @@ from understudy_operator.plan.facts.cluster_objects import Node, Pod
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.pod_answers import NO_ANSWERS
 from understudy_operator.plan.facts.secret_writes import SecretWrites
+from understudy_operator.plan.facts.spec import ReplicatedJob
 from understudy_operator.plan.faults.avoidance import avoided_by
 from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod, PodIntent
 from understudy_operator.plan.world.members import plan_members
@@ -272,7 +274,7 @@ def test_a_pod_whose_launcher_hangs_before_it_connects_is_replaced_after_2_minut
     answers = answers.with_refusal("uid-s", Refused("not the coordinator", lacks_launcher=True), NOW)
     # and whose trainer container runs, if it has started
     stuck = replace(S, trainer_started_at=0.0 if started_s is None else NOW - started_s)
-    given = observed(pods=(A0, A1, stuck), snapshot=a_snapshot([member(A0, 0), member(A1, 1)]))
+    given = observed(pods=(A0, A1, stuck), snapshot=a_snapshot([member(A0, 0), member(A1, 1)], coordinator=A0))
     given = replace(given, coordination=replace(given.coordination, answers=answers))
     assert ("s" in deleted(given)) == is_deleted
     # but not once a launcher has connected
@@ -288,6 +290,33 @@ def test_a_script_may_prepare_for_any_time_before_it_calls_torchrun(mode: str, c
     answers = NO_ANSWERS.with_refusal("uid-s", Refused("not the coordinator", lacks_launcher=True), NOW - 600)
     template = {"spec": {"containers": [{"name": "trainer", "command": command}]}}
     job = a_job(status=in_round(0), mode=mode, pod_template=template)
+    given = observed(
+        job, (A0, A1, replace(S, trainer_started_at=NOW - 600)), a_snapshot([member(A0, 0), member(A1, 1)])
+    )
+    assert deleted(replace(given, coordination=replace(given.coordination, answers=answers))) == {}
+
+
+@pytest.mark.parametrize(("known_s", "is_deleted"), [(120, True), (119, False)])
+def test_a_coordinator_whose_own_launcher_hangs_is_replaced_too(known_s: float, is_deleted: bool):
+    """It reports its members, and is not one of them."""
+    stuck = replace(S, trainer_started_at=NOW - 600)
+    given = observed(pods=(A0, A1, stuck), snapshot=a_snapshot([member(A0, 0), member(A1, 1)], coordinator=S))
+    given = replace(given, coordination=replace(given.coordination, since=NOW - known_s))
+    assert ("s" in deleted(given)) == is_deleted
+    # but not if its member has joined, or is reported as lost and may return
+    joined = a_snapshot([member(A0, 0), member(A1, 1), member(S, None)], coordinator=S)
+    assert deleted(replace(given, coordination=replace(given.coordination, snapshot=joined))) == {}
+    missing = a_snapshot([member(A0, 0), member(A1, 1)], coordinator=S, lost=[lost(S, Fault.POD, NOW - 1)])
+    assert deleted(replace(given, coordination=replace(given.coordination, snapshot=missing))) == {}
+
+
+def test_if_one_of_several_replicated_jobs_calls_torchrun_no_pod_is_replaced_for_a_missing_launcher():
+    def a_named_group(name: str, *command: str) -> ReplicatedJob:
+        return a_group(name, 1, 1, {"spec": {"containers": [{"name": "trainer", "command": [*command]}]}})
+
+    groups = (a_named_group("a", "python3", "train.py"), a_named_group("b", "sh", "-c", "prepare && torchrun train.py"))
+    answers = NO_ANSWERS.with_refusal("uid-s", Refused("not the coordinator", lacks_launcher=True), NOW - 600)
+    job = a_job(status=in_round(0), mode="Auto", groups=groups, spec={"replicated_jobs": groups})
     given = observed(
         job, (A0, A1, replace(S, trainer_started_at=NOW - 600)), a_snapshot([member(A0, 0), member(A1, 1)])
     )
