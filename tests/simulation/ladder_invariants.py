@@ -52,7 +52,7 @@ class LadderInvariants:
                 self.no_innocent_pod_is_evicted(uid, state.fault_history.evicted[uid])
 
     def budgets_are_kept(self, coordinator: Coordinator, counted_faults: list[CountedFault]) -> None:
-        """When a coordinator makes a charge. Later it may learn of charges by a previous one, and pass all of them on."""
+        """At the moment of a charge. Later a coordinator may learn of other charges, and pass all of them on."""
         cluster, charges = self.cluster, [fault.at for fault in counted_faults if fault.is_charged]
         charged = len(charges)
         for at in charges:
