@@ -49,6 +49,7 @@ PAGES = (
 )
 GOALS: dict[str, Sequence[Goal]] = {
     "rendezvous": RENDEZVOUS,
+    "rendezvous-sessions": (),
     "recovery": RECOVERY,
     "operator": OPERATOR,
     "nodes": NODES,
