@@ -24,6 +24,7 @@ from benchmarks.hostile.goals import GOALS as HOSTILE
 from benchmarks.journal import Session, read_sessions
 from benchmarks.nights import night_rows, read_nights
 from benchmarks.nodes import GOALS as NODES
+from benchmarks.operator.goals import BESIDE
 from benchmarks.operator.goals import GOALS as OPERATOR
 from benchmarks.pool.goals import GOALS as POOL
 from benchmarks.records import Record, sum_up
@@ -52,6 +53,7 @@ GOALS: dict[str, Sequence[Goal]] = {
     "rendezvous-sessions": (),
     "recovery": RECOVERY,
     "operator": OPERATOR,
+    "operator-beside": BESIDE,
     "nodes": NODES,
     "hostile": HOSTILE,
     "pool": POOL,

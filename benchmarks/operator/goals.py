@@ -10,9 +10,10 @@ GOALS = (
     Goal("recreate", 1000, "running_s", peer="jobset", at_most_ratio=1 / 1.5),
     Goal("recreate-shipped", 1000, "running_s", peer="jobset", at_most_ratio=1 / 1.5),
     Goal("in-place", 5000, "api_writes", at_most=6),
-    Goal("recover-beside", 5000, "wait_s", at_most=0.1),
     Goal("rest", 5000, "rss_mb", at_most=400.0),
     Goal("rest", 5000, "cpu_percent", at_most=2.0),
     Goal("start", 5000, "ready_s", at_most=10.0),
     Goal("status", 5000, "seconds", at_most=1.0),
 )
+#: Measured in a run of its own, whose samples are kept.
+BESIDE = (Goal("recover-beside", 5000, "wait_s", at_most=0.1),)
