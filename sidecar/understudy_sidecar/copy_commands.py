@@ -90,6 +90,13 @@ class Planned:
 
 
 @dataclass(frozen=True)
+class Overwrites:
+    """A fetch is about to overwrite this snapshot of the pod's own."""
+
+    saved: SavedStep
+
+
+@dataclass(frozen=True)
 class Fetched:
     """Not sent if another Fetch or a newer Plan has ended this one. overwritten: as in Planned."""
 
@@ -122,4 +129,4 @@ class LogLine:
 
 
 TO_PROCESS = (Setup, Files, Plan, Fetch, Flush, Receive, Serve)
-TO_SIDECAR = (Ready, Planned, Fetched, Flushed, Counts, LogLine)
+TO_SIDECAR = (Ready, Planned, Overwrites, Fetched, Flushed, Counts, LogLine)

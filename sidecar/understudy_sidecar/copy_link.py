@@ -30,6 +30,7 @@ from understudy_sidecar.membership.events import (
     CopiesFlushed,
     CopiesPlanned,
     CopyFetched,
+    CopyOverwrites,
     FetchCopy,
     FlushCopies,
     PlanCopies,
@@ -55,7 +56,9 @@ class _Process:
 class CopyLink:
     """handle gets the events for the member."""
 
-    def __init__(self, setup: c.Setup, handle: Callable[[CopiesPlanned | CopyFetched | CopiesFlushed], None]) -> None:
+    def __init__(
+        self, setup: c.Setup, handle: Callable[[CopiesPlanned | CopyOverwrites | CopyFetched | CopiesFlushed], None]
+    ) -> None:
         self._setup, self._handle = setup, handle
         self._plan = c.Plan(NO_ROUND, c.NO_RANKS, CopyPlan(0))
         self._plan_until: asyncio.TimerHandle | None = None  # while the process has not answered it
@@ -214,6 +217,8 @@ class CopyLink:
                     if token == self._plan.token:
                         self._on_planned()
                     self._handle(CopiesPlanned(token, kept, overwritten))
+                case c.Overwrites(saved):
+                    self._handle(CopyOverwrites(saved))
                 case c.Fetched(token, saved, error, overwritten):
                     if self._fetching is not None and (self._fetching.token, self._fetching.saved) == (token, saved):
                         self._fetching = None

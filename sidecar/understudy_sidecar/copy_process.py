@@ -115,6 +115,7 @@ class CopyProcess:
 
     def _on_overwritten(self, saved: SavedStep) -> None:
         self._overwritten = [*self._overwritten[1 - MAX_OVERWRITTEN :], saved]
+        self._send(c.Overwrites(saved))
 
     def _fetch(self, fetching: Fetching, order: c.Fetch) -> None:
         with contextlib.suppress(Ended):

@@ -69,14 +69,19 @@ class SimulatedMemory:
         if header is not None and header.saved.token == worker.token:
             self.slots[worker.local_rank][newest] = None
 
-    def fetched(self, header: Header, nproc: int) -> list[SavedStep]:
-        """A copy of one rank has been fetched. Return the snapshot that it has overwritten."""
-        local_rank = header.rank % nproc
-        slots = self.slots[local_rank]
+    def overwrite(self, header: Header, nproc: int) -> list[SavedStep]:
+        """A fetch of a copy of one rank begins to write. Return the snapshot that it overwrites."""
+        slots = self.slots[header.rank % nproc]
+        if any(x is not None and _place(x) == _place(header) for x in slots):
+            return []
+        slot = self._oldest(header.rank % nproc)
+        before, slots[slot] = slots[slot], None
+        return [before.saved] if before is not None else []
+
+    def fetched(self, header: Header, nproc: int) -> None:
+        slots = self.slots[header.rank % nproc]
         same = [slot for slot, x in enumerate(slots) if x is not None and _place(x) == _place(header)]
-        slot = same[0] if same else self._oldest(local_rank)
-        before, slots[slot] = slots[slot], header
-        return [before.saved] if before is not None and not same else []
+        slots[same[0] if same else self._oldest(header.rank % nproc)] = header
 
     def held(self, worker: SimulatedWorker) -> set[SavedStep]:
         """What the slots have for the worker's rank, whatever the fence says."""
@@ -128,7 +133,9 @@ class SimulatedCopies:
                 self._sidecar.later(delay, lambda: self._on_plan(token, -1 if group_rank is None else group_rank, plan))
             case e.FetchCopy():
                 self._fetching = effect
-                self._sidecar.later(self._rng.uniform(*FETCH_S), lambda: self._fetch(effect))
+                lasts_s = self._rng.uniform(*FETCH_S)
+                self._sidecar.later(lasts_s / 2, lambda: self._begin_to_write(effect))
+                self._sidecar.later(lasts_s, lambda: self._fetch(effect))
             case e.FlushCopies(token):
                 self._is_flushing = True
                 for local_rank in range(self._nproc):
@@ -213,6 +220,16 @@ class SimulatedCopies:
 
     # Fetching -------------------------------------------------------------------------------------------------------
 
+    def _begin_to_write(self, fetch: e.FetchCopy) -> None:
+        own = self.memory
+        if fetch is not self._fetching or own is None:
+            return
+        headers = next(filter(None, (self._headers_at(holder, fetch)[0] for holder in fetch.holders)), [])
+        for header in headers:
+            for saved in own.overwrite(header, self._nproc):
+                self._overwritten.append(saved)
+                self._sidecar.handle(e.CopyOverwrites(saved))
+
     def _fetch(self, fetch: e.FetchCopy) -> None:
         if fetch is not self._fetching:
             return  # it was ended
@@ -228,22 +245,29 @@ class SimulatedCopies:
         self._sidecar.handle(e.CopyFetched(fetch.token, fetch.saved, error, tuple(self._overwritten)))
 
     def _fetch_from(self, holder: CopyHolder, fetch: e.FetchCopy) -> str:
-        own, pod = self.memory, self._pod.cluster.pod_at(holder.ip)
-        if own is None or pod is None or not pod.machine.is_responding or not reachable(self._pod.machine, pod.machine):
-            return "it does not respond"
-        keeper = pod.sidecar.copies if pod.sidecar is not None and pod.sidecar.alive else None
-        if keeper is None or keeper.memory is None:
-            return "it has ended"
-        found = keeper.rules.find(fetch.group_rank, fetch.saved, self._plan.world_size, keeper.memory.kept)
-        if not found:
-            return "it has no such copy"
+        headers, error = self._headers_at(holder, fetch)
+        if error:
+            return error
         if self._rng.random() < DAMAGED:
             return "the copy is damaged"
-        for file, slot in found:
-            header = keeper.memory.kept[file][slot]
-            assert header is not None
-            self._overwritten += own.fetched(header, self._nproc)
+        own = self.memory
+        assert own is not None
+        for header in headers:
+            self._overwritten += own.overwrite(header, self._nproc)
+            own.fetched(header, self._nproc)
         return ""
+
+    def _headers_at(self, holder: CopyHolder, fetch: e.FetchCopy) -> tuple[list[Header], str]:
+        """The copies that this holder has, or why it has none."""
+        own, pod = self.memory, self._pod.cluster.pod_at(holder.ip)
+        if own is None or pod is None or not pod.machine.is_responding or not reachable(self._pod.machine, pod.machine):
+            return [], "it does not respond"
+        keeper = pod.sidecar.copies if pod.sidecar is not None and pod.sidecar.alive else None
+        if keeper is None or keeper.memory is None:
+            return [], "it has ended"
+        found = keeper.rules.find(fetch.group_rank, fetch.saved, self._plan.world_size, keeper.memory.kept)
+        headers = [header for file, slot in found or () if (header := keeper.memory.kept[file][slot]) is not None]
+        return headers, "" if headers else "it has no such copy"
 
 
 def _place(header: Header) -> tuple[SavedStep, int, int]:

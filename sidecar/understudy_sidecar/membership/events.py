@@ -241,6 +241,13 @@ class CopiesPlanned:
 
 
 @dataclass(frozen=True)
+class CopyOverwrites:
+    """A fetch overwrites this snapshot of the pod's own from now on. A coordinator may be lost before the fetch ends."""
+
+    saved: SavedStep
+
+
+@dataclass(frozen=True)
 class CopyFetched:
     """The answer to FetchCopy. error: why this pod has no such snapshot; "": it has. overwritten: as above."""
 
@@ -278,6 +285,7 @@ MemberEvent = (
     | Unfit
     | VerdictAnnotated
     | CopiesPlanned
+    | CopyOverwrites
     | CopyFetched
     | CopiesFlushed
     | ClosedByOperator

@@ -60,6 +60,7 @@ from understudy_sidecar.membership.events import (
     CopiesFlushed,
     CopiesPlanned,
     CopyFetched,
+    CopyOverwrites,
     FromCoordinator,
     FromLauncher,
     FromWorker,
@@ -130,7 +131,7 @@ class Member:
                 member_link.on_called_by(me, ip)
             case LeaveRequested() | Unfit() | ClosedByOperator():
                 member_end.on_event(me, event, now)
-            case CopiesPlanned() | CopyFetched() | CopiesFlushed():
+            case CopiesPlanned() | CopyOverwrites() | CopyFetched() | CopiesFlushed():
                 self._on_copies(event)
             case VerdictAnnotated(verdict):
                 member_orders.on_annotated(me, verdict)
@@ -143,7 +144,7 @@ class Member:
         member_workers.fence(me, now)
         return me.take_effects()
 
-    def _on_copies(self, event: CopiesPlanned | CopyFetched | CopiesFlushed) -> None:
+    def _on_copies(self, event: CopiesPlanned | CopyOverwrites | CopyFetched | CopiesFlushed) -> None:
         if isinstance(event, CopiesFlushed):
             member_launcher.on_copies_flushed(self._me, event.token)
         else:

@@ -5,7 +5,7 @@ pod keeps, once none of an older round arrives any more, and no fetch of an olde
 answer, so no copy that it names is overwritten before the round has restored one. If a round was formed without this
 member, its copies of older rounds do not count: the training went on without it. And once a round has its choice, only
 that snapshot counts beside newer ones, as in the launcher (snapshot_fence.py). A fetched snapshot counts as the pod's
-own, and the one that it has overwritten does not. After a drain, and before a leaving pod ends, its newest snapshots
+own, and the one that it has overwritten does not, from the moment at which the fetch begins to write. After a drain, and before a leaving pod ends, its newest snapshots
 are copied.
 """
 
@@ -13,7 +13,14 @@ from understudy_protocol import membership as m
 from understudy_protocol.enums import RoundToken
 from understudy_protocol.snapshots import KeptSteps, SavedStep
 from understudy_sidecar.membership import member_workers
-from understudy_sidecar.membership.events import CopiesPlanned, CopyFetched, FetchCopy, FlushCopies, PlanCopies
+from understudy_sidecar.membership.events import (
+    CopiesPlanned,
+    CopyFetched,
+    CopyOverwrites,
+    FetchCopy,
+    FlushCopies,
+    PlanCopies,
+)
 from understudy_sidecar.membership.member_state import MemberState
 
 
@@ -51,7 +58,11 @@ def on_welcome(me: MemberState, token: RoundToken) -> None:
         copies.missed_before, copies.missed = copies.missed, token
 
 
-def on_event(me: MemberState, event: CopiesPlanned | CopyFetched) -> None:
+def on_event(me: MemberState, event: CopiesPlanned | CopyOverwrites | CopyFetched) -> None:
+    if isinstance(event, CopyOverwrites):
+        _on_overwritten(me, (event.saved,))
+        member_workers.on_copies(me, None)
+        return
     _on_overwritten(me, event.overwritten)
     if isinstance(event, CopyFetched):
         member_workers.on_previous_fetch(me, event.token, event.saved, failed=bool(event.error))

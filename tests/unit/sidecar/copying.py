@@ -23,6 +23,7 @@ from understudy_sidecar.membership.events import (
     CopiesFlushed,
     CopiesPlanned,
     CopyFetched,
+    CopyOverwrites,
     FetchCopy,
     FlushCopies,
     PlanCopies,
@@ -44,7 +45,7 @@ class CopyingPod:
         self.address = f"127.0.0.1:{self.port}"
         self.memory = SnapshotMemory(1, slot_bytes, 1, copies=1)
         self.slot_bytes = slot_bytes
-        self.events: list[CopiesPlanned | CopyFetched | CopiesFlushed] = []
+        self.events: list[CopiesPlanned | CopyOverwrites | CopyFetched | CopiesFlushed] = []
         self.link = CopyLink(Setup(key.hex(), JOB, self.uid, 1), self.events.append)
         self.server = Server(None, SidecarIdentity(self.uid, self.address, bytes(32)), key, JOB, peers=self.link)
 
@@ -74,6 +75,8 @@ class CopyingPod:
         """Return the error."""
         self.link.do(FetchCopy(token, group_rank, saved, holders))
         fetched = await self.next_event()
+        while isinstance(fetched, CopyOverwrites):
+            fetched = await self.next_event()
         assert isinstance(fetched, CopyFetched)
         assert fetched.saved == saved
         return fetched.error
@@ -94,7 +97,7 @@ class CopyingPod:
         assert process is not None
         return len(os.listdir(f"/proc/{process.process.pid}/task"))
 
-    async def next_event(self) -> CopiesPlanned | CopyFetched | CopiesFlushed:
+    async def next_event(self) -> CopiesPlanned | CopyOverwrites | CopyFetched | CopiesFlushed:
         await until(lambda: bool(self.events), "an answer of the process for copies")
         return self.events.pop(0)
 

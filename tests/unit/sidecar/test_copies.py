@@ -22,6 +22,7 @@ from understudy_sidecar.membership.events import (
     CopiesFlushed,
     CopiesPlanned,
     CopyFetched,
+    CopyOverwrites,
     FetchCopy,
     FlushCopies,
     PlanCopies,
@@ -255,6 +256,7 @@ async def test_a_fetch_overwrites_the_older_snapshot_and_reports_it() -> None:
         # given a pod that has two other snapshots
         older, newer = [spare.save(step, state(5000, step)) for step in (5, 6)]
         spare.link.do(FetchCopy(R1, 0, saved, (keeper.holder,)))
+        assert await spare.next_event() == CopyOverwrites(older)
         assert await spare.next_event() == CopyFetched(R1, saved, "", (older,))
         # when it fetches the same one again, then this overwrites no other one
         spare.link.do(FetchCopy(R1, 0, saved, (keeper.holder,)))
@@ -277,8 +279,10 @@ async def test_a_snapshot_that_was_overwritten_and_fetched_again_is_not_reported
         spare.save(10, state(5000))
         # when another fetch overwrites it, and it is fetched again
         spare.link.do(FetchCopy(R1, 0, first, (keeper.holder,)))
+        assert await spare.next_event() == CopyOverwrites(second)
         assert await spare.next_event() == CopyFetched(R1, first, "", (second,))
         spare.link.do(FetchCopy(R1, 0, second, (keeper.holder,)))
+        assert await spare.next_event() == CopyOverwrites(first)
         assert await spare.next_event() == CopyFetched(R1, second, "", (first,))
 
 
@@ -300,6 +304,7 @@ async def test_a_newer_plan_ends_a_fetch_of_the_older_round() -> None:
         keeper.signal_process(signal.SIGSTOP)
         # when a newer round begins
         spare.link.do(PlanCopies(R2, 0, CopyPlan(3)))
+        assert await spare.next_event() == CopyOverwrites(before)
         assert await spare.next_event() == CopiesPlanned(R2, (), (before,))
         keeper.signal_process(signal.SIGCONT)
         # then the fetch ends without an answer, and leaves no snapshot

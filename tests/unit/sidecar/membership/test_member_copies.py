@@ -138,6 +138,17 @@ def test_a_snapshot_that_a_fetch_has_overwritten_does_not_count_any_more() -> No
         assert to_coordinator(fetching(both).do(failed)) == [answer]
 
 
+def test_a_coordinator_that_is_elected_during_a_fetch_does_not_choose_what_the_fetch_overwrites() -> None:
+    # given a fetch
+    driven = fetching(SavedSteps((SavedStep(R0, 6), SavedStep(R0, 7))))
+    # when it begins to write, and the coordinator is lost
+    assert to_coordinator(driven.do(e.CopyOverwrites(SavedStep(R0, 6)))) == []
+    driven.do(e.LinkDown())
+    # then the next coordinator learns of what is left
+    (join,) = to_coordinator(driven.do(e.LinkUp("10.0.0.9")))
+    assert join.saved == SavedSteps((SavedStep(R0, 7),))
+
+
 def test_a_snapshot_that_a_fetch_of_the_round_before_has_overwritten_is_not_reported() -> None:
     both = SavedSteps((SavedStep(R0, 6), SavedStep(R0, 7)))
     for overwritten, left in (((SavedStep(R0, 6),), (SavedStep(R0, 7),)), (None, ())):
