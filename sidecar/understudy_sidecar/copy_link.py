@@ -42,6 +42,7 @@ RESTART_AFTER_S = 1.0
 PLAN_S = 5.0
 _LISTEN_BACKLOG = 4
 _FILES_LINE_BYTES = 256
+CopyEvent = CopiesPlanned | CopyOverwrites | CopyFetched | CopiesFlushed
 _KNOWN = {cls.__name__: cls for cls in c.TO_SIDECAR}
 log = logging.getLogger(__name__)
 

@@ -242,7 +242,7 @@ class CopiesPlanned:
 
 @dataclass(frozen=True)
 class CopyOverwrites:
-    """A fetch overwrites this snapshot of the pod's own from now on. A coordinator may be lost before the fetch ends."""
+    """A fetch begins to overwrite this snapshot of the pod's own. The coordinator may be lost before the fetch ends."""
 
     saved: SavedStep
 

@@ -5,8 +5,8 @@ pod keeps, once none of an older round arrives any more, and no fetch of an olde
 answer, so no copy that it names is overwritten before the round has restored one. If a round was formed without this
 member, its copies of older rounds do not count: the training went on without it. And once a round has its choice, only
 that snapshot counts beside newer ones, as in the launcher (snapshot_fence.py). A fetched snapshot counts as the pod's
-own, and the one that it has overwritten does not, from the moment at which the fetch begins to write. After a drain, and before a leaving pod ends, its newest snapshots
-are copied.
+own. The one that it overwrites does not count from the moment at which the fetch begins to write. After a drain, and
+before a leaving pod ends, its newest snapshots are copied.
 """
 
 from understudy_protocol import membership as m
