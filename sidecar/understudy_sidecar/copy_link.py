@@ -57,9 +57,7 @@ class _Process:
 class CopyLink:
     """handle gets the events for the member."""
 
-    def __init__(
-        self, setup: c.Setup, handle: Callable[[CopiesPlanned | CopyOverwrites | CopyFetched | CopiesFlushed], None]
-    ) -> None:
+    def __init__(self, setup: c.Setup, handle: Callable[[CopyEvent], None]) -> None:
         self._setup, self._handle = setup, handle
         self._plan = c.Plan(NO_ROUND, c.NO_RANKS, CopyPlan(0))
         self._plan_until: asyncio.TimerHandle | None = None  # while the process has not answered it
