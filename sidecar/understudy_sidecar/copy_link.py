@@ -29,6 +29,7 @@ from understudy_sidecar.link import Link
 from understudy_sidecar.membership.events import (
     CopiesFlushed,
     CopiesPlanned,
+    CopyEvent,
     CopyFetched,
     CopyOverwrites,
     FetchCopy,
@@ -42,7 +43,6 @@ RESTART_AFTER_S = 1.0
 PLAN_S = 5.0
 _LISTEN_BACKLOG = 4
 _FILES_LINE_BYTES = 256
-CopyEvent = CopiesPlanned | CopyOverwrites | CopyFetched | CopiesFlushed
 _KNOWN = {cls.__name__: cls for cls in c.TO_SIDECAR}
 log = logging.getLogger(__name__)
 

@@ -271,6 +271,7 @@ class ClosedByOperator:
     close: membership.Close
 
 
+CopyEvent = CopiesPlanned | CopyOverwrites | CopyFetched | CopiesFlushed
 MemberEvent = (
     LauncherUp
     | FromLauncher
@@ -284,10 +285,7 @@ MemberEvent = (
     | LeadershipAssumed
     | Unfit
     | VerdictAnnotated
-    | CopiesPlanned
-    | CopyOverwrites
-    | CopyFetched
-    | CopiesFlushed
+    | CopyEvent
     | ClosedByOperator
     | Tick
 )

@@ -59,6 +59,7 @@ from understudy_sidecar.membership.events import (
     ClosedByOperator,
     CopiesFlushed,
     CopiesPlanned,
+    CopyEvent,
     CopyFetched,
     CopyOverwrites,
     FromCoordinator,
@@ -144,7 +145,7 @@ class Member:
         member_workers.fence(me, now)
         return me.take_effects()
 
-    def _on_copies(self, event: CopiesPlanned | CopyOverwrites | CopyFetched | CopiesFlushed) -> None:
+    def _on_copies(self, event: CopyEvent) -> None:
         if isinstance(event, CopiesFlushed):
             member_launcher.on_copies_flushed(self._me, event.token)
         else:

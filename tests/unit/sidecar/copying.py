@@ -22,6 +22,7 @@ from understudy_sidecar.copy_link import CopyLink
 from understudy_sidecar.membership.events import (
     CopiesFlushed,
     CopiesPlanned,
+    CopyEvent,
     CopyFetched,
     CopyOverwrites,
     FetchCopy,
@@ -45,7 +46,7 @@ class CopyingPod:
         self.address = f"127.0.0.1:{self.port}"
         self.memory = SnapshotMemory(1, slot_bytes, 1, copies=1)
         self.slot_bytes = slot_bytes
-        self.events: list[CopiesPlanned | CopyOverwrites | CopyFetched | CopiesFlushed] = []
+        self.events: list[CopyEvent] = []
         self.link = CopyLink(Setup(key.hex(), JOB, self.uid, 1), self.events.append)
         self.server = Server(None, SidecarIdentity(self.uid, self.address, bytes(32)), key, JOB, peers=self.link)
 
@@ -97,7 +98,7 @@ class CopyingPod:
         assert process is not None
         return len(os.listdir(f"/proc/{process.process.pid}/task"))
 
-    async def next_event(self) -> CopiesPlanned | CopyOverwrites | CopyFetched | CopiesFlushed:
+    async def next_event(self) -> CopyEvent:
         await until(lambda: bool(self.events), "an answer of the process for copies")
         return self.events.pop(0)
 

@@ -41,7 +41,7 @@ def read_sidecar_settings(env: Mapping[str, str]) -> SidecarSettings:
 def _run_as(text: str) -> tuple[int | None, int | None]:
     found = _RUN_AS.fullmatch(text)
     user, group = (int(part) if part else None for part in found.groups()) if found is not None else (0, 0)
-    if user == 0 or max(user or 0, group or 0) > _MOST or found is None:
+    if user == 0 or max(user or 0, group or 0) > _MOST:
         raise ValueError(
             f"{ENV_RUN_AS} (chart: sidecar.runAs) is {text[:80]!r}: set it to USER:GROUP, each a number or empty, and "
             "USER not 0, because sidecars never run as root"

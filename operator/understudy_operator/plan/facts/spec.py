@@ -221,9 +221,8 @@ class World:
     wanted_copies: int | None = None  # other pods that keep a copy of each snapshot; None: one, if there is one
     script_fault_rounds: int = 0  # so many rounds in which all ranks fail alike before a step end the job; 0: no limit
     shared_memory: SharedMemory | None = None
-    suspended_only: Raw = field(
-        default_factory=dict
-    )  # the other fields that can change only then, as the user wrote them
+    #: Fields besides replicatedJobs that can change only while the job is suspended, as the user wrote them.
+    suspended_only: Raw = field(default_factory=dict)
 
     @cached_property
     def template_hash(self) -> str:

@@ -208,11 +208,8 @@ def _remove(observed: Observed, now: float) -> Iterator[PodIntent]:
 
 def _remove_lost(observed: Observed, now: float) -> Iterator[PodIntent]:
     lost = {x.pod_uid: x for x in observed.snapshot.lost} if observed.snapshot is not None else {}
-    live, useless, without_launcher = (
-        {pod.uid for pod in observed.live()},
-        _useless(observed),
-        _without_launcher(observed),
-    )
+    live, useless = {pod.uid for pod in observed.live()}, _useless(observed)
+    without_launcher = _without_launcher(observed)
     for pod in observed.pods:
         dead_node = bool(pod.node) and not observed.node_ready(pod.node)
         if pod.deleting_since is not None:
