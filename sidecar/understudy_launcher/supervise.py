@@ -148,6 +148,7 @@ class Supervisor:
         self._snapshots = snapshots  # there is memory for them
         #: In the newest round whose workers have reported a step. None: also if that round has counted its steps.
         self._newest_step: Optional[int] = None
+        self._fetched_since = NO_ROUND  # the oldest round since the last one that had its choice
         self._newest_read: Optional[e.StepsRead] = None  # of the running round: the highest step
         self._is_taken_over: Optional[m.TakeOver] = None  # the order of the job that has claimed this spare
         self._close: Optional[m.ExitLauncher] = None  # in CLOSING
@@ -495,13 +496,14 @@ class Supervisor:
     def _on_snapshots_read(self, read: e.SnapshotsRead, now: float) -> None:
         if read.token == self._round.token:
             self._round.saved = SavedSteps(read.whole, self._newest_step)
-            self._report(m.WorkersStarted(read.token, self._round.saved))
+            self._fetched_since = self._fetched_since if self._fetched_since != NO_ROUND else read.token
+            self._report(m.WorkersStarted(read.token, self._round.saved, self._fetched_since))
 
     def _on_restore(self, order: m.Restore, now: float) -> None:
         saved, chosen = self._round.saved, order.choice.saved
         if order.token != self._round.token or saved is None or saved.choice is not None:
             return
-        self._round.saved = replace(saved, choice=order.choice)
+        self._round.saved, self._fetched_since = replace(saved, choice=order.choice), NO_ROUND
         self._out.append(e.ChooseSnapshot(order.choice))
         no_snapshot = f"restores no snapshot: {order.choice.reason}"
         self._log(f"restores step {chosen.step} of round={chosen.token}" if chosen else no_snapshot)
@@ -643,8 +645,9 @@ class Supervisor:
         ran = WorkersState.FAILED if known.failures else WorkersState.RUNNING
         state, draining = REPORTED_STATE.get(self.phase, ran), known.drain is Drain.ASKED
         ports = (self._master_port, draining, self._warm.store_port)
+        snapshots = (known.saved, self._fetched_since)
         self._report(
-            m.LauncherHello(self._pid, known.token, known.group_rank, state, *ports, self._stepped, known.saved)
+            m.LauncherHello(self._pid, known.token, known.group_rank, state, *ports, self._stepped, *snapshots)
         )
 
     def _report(self, message: Any) -> None:

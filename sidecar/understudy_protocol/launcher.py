@@ -31,6 +31,7 @@ class LauncherHello:
     store_port: int = 0  # see NextPort
     stepped: RoundToken = NO_ROUND  # the newest round whose workers have reported a step here
     saved: Optional[SavedSteps] = None  # see WorkersStarted
+    fetched_since: RoundToken = NO_ROUND  # see WorkersStarted
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,15 @@ class NextPort:
 
 @dataclass(frozen=True)
 class WorkersStarted:
-    """All workers of the round have been started, and no process of an older round is left."""
+    """All workers of the round have been started, and no process of an older round is left.
+
+    saved: None if the launcher has no memory for snapshots. fetched_since: snapshots that were fetched into this memory
+    for this round or a later one count, too, because no round since then had its choice here. NO_ROUND: none.
+    """
 
     token: RoundToken
-    saved: Optional[SavedSteps] = None  # None: the launcher has no memory for snapshots
+    saved: Optional[SavedSteps] = None
+    fetched_since: RoundToken = NO_ROUND
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from binascii import crc32  # a minimal build of Python may lack zlib
 from dataclasses import dataclass
 from typing import Optional
 
-from understudy_protocol.enums import RoundToken
+from understudy_protocol.enums import NO_ROUND, RoundToken
 from understudy_protocol.snapshots import SavedStep
 
 PAGE_BYTES = 4096
@@ -25,8 +25,10 @@ MAGIC = 0x75_6E_64_73_6E_61_70_31
 #: MAGIC, bytes of a slot, every, epoch, term, round, rank, world size, state, slot, step, bytes of the reason
 ORDER = struct.Struct("<12q")
 #: MAGIC, epoch, term, round, step, rank, world size, bytes of the structure, bytes in all, the structure's CRC-32,
-#: serial; digest; the CRC-32 of all before
-HEADER = struct.Struct("<11q32sq")
+#: serial; digest; epoch, term and round of the fetch; the CRC-32 of all before
+HEADER = struct.Struct("<11q32s3qq")
+_FETCHED_FOR = struct.Struct("<3q")
+_FETCHED_FOR_OFFSET = HEADER.size - 8 - _FETCHED_FOR.size
 #: At the end of the page of the order: 1 + the slot that is being copied to another pod; 0: none.
 COPIED = struct.Struct("<q")
 COPIED_OFFSET = PAGE_BYTES - COPIED.size
@@ -40,7 +42,8 @@ TAG_BYTES = 16
 class Header:
     """A slot's header. digest: of its content, 32 bytes. size: bytes of its content.
 
-    serial: the number of the save among those that its process has stored, from 1 on.
+    serial: the number of the save among those that its process has stored, from 1 on. fetched_for: the round for which
+    this pod has fetched it; NO_ROUND: a worker of this pod has saved it.
     """
 
     saved: SavedStep
@@ -49,16 +52,26 @@ class Header:
     digest: bytes
     size: int = 0
     serial: int = 0
+    fetched_for: RoundToken = NO_ROUND
 
 
 def read_header(data: bytes) -> Optional[Header]:
     """None if the slot is empty, or was being written."""
     if len(data) != HEADER.size:
         return None
-    magic, epoch, term, number, step, rank, world_size, _, size, _, serial, digest, crc = HEADER.unpack(data)
+    fields = HEADER.unpack(data)
+    magic, epoch, term, number, step, rank, world_size, _, size, _, serial, digest, *fetched_for, crc = fields
     if magic != MAGIC or crc != crc32(data[:-8]):
         return None
-    return Header(SavedStep(RoundToken(epoch, term, number), step), rank, world_size, digest, size, serial)
+    saved = SavedStep(RoundToken(epoch, term, number), step)
+    return Header(saved, rank, world_size, digest, size, serial, RoundToken(*fetched_for))
+
+
+def as_fetched(data: bytes, fetched_for: RoundToken) -> bytes:
+    """The header of a copy, as a pod that has fetched it for this round writes it."""
+    mark = _FETCHED_FOR.pack(fetched_for.epoch, fetched_for.term, fetched_for.round)
+    marked = data[:_FETCHED_FOR_OFFSET] + mark
+    return marked + struct.pack("<q", crc32(marked))
 
 
 def own_file_bytes(slot_bytes: int) -> int:

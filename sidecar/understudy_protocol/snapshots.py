@@ -49,6 +49,14 @@ class KeptSteps:
 
 
 @dataclass(frozen=True)
+class FetchedStep:
+    """A snapshot in a pod's own memory that was fetched from another pod, for each of its ranks."""
+
+    token: RoundToken  # of the round that it was fetched for
+    saved: SavedStep
+
+
+@dataclass(frozen=True)
 class CopyHolder:
     """A pod that keeps copies."""
 

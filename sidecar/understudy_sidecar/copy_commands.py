@@ -6,7 +6,7 @@ A Receive and a Serve come together with a socket, and a Files with the files (S
 from dataclasses import dataclass
 
 from understudy_protocol.enums import RoundToken
-from understudy_protocol.snapshots import CopyHolder, CopyPlan, KeptSteps, SavedStep
+from understudy_protocol.snapshots import CopyHolder, CopyPlan, FetchedStep, KeptSteps, SavedStep
 
 NO_RANKS = -1
 
@@ -82,11 +82,12 @@ class Ready:
 
 @dataclass(frozen=True)
 class Planned:
-    """overwritten: the pod's own snapshots that fetches have replaced."""
+    """overwritten: the pod's own snapshots that fetches have replaced. fetched: those that are in its memory now."""
 
     token: RoundToken
     kept: tuple[KeptSteps, ...]
     overwritten: tuple[SavedStep, ...]
+    fetched: tuple[FetchedStep, ...]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from understudy_protocol.copies import RequestCopy
 from understudy_protocol.sessions import NotAuthentic
-from understudy_protocol.snapshot_files import CHUNK_BYTES, HEADER, TAG_BYTES, record_bytes
+from understudy_protocol.snapshot_files import CHUNK_BYTES, HEADER, TAG_BYTES, as_fetched, record_bytes
 from understudy_protocol.snapshots import CopyHolder, SavedStep
 from understudy_sidecar import copy_commands as c
 from understudy_sidecar.copy_files import CopyFiles
@@ -104,7 +104,7 @@ class Fetching:
             with self._writing():
                 cipher.open_into(chunk, content[start:end])
         with self._writing():
-            files.write_own_header(local_rank, slot, data)
+            files.write_own_header(local_rank, slot, as_fetched(data, order.token))
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

@@ -59,6 +59,9 @@ class CopyFiles:
     def own_header(self, local_rank: int, slot: int) -> Header | None:
         return read_header(os.pread(self._own[local_rank], HEADER.size, header_offset(slot, self.slot_bytes)))
 
+    def own_headers(self) -> Slots:
+        return {rank: [self.own_header(rank, slot) for slot in range(SLOTS)] for rank in range(len(self._own))}
+
     def own_header_bytes(self, local_rank: int, slot: int) -> bytes:
         return os.pread(self._own[local_rank], HEADER.size, header_offset(slot, self.slot_bytes))
 

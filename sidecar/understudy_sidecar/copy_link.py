@@ -212,10 +212,10 @@ class CopyLink:
             match message:
                 case c.Ready() if self._process is not None:
                     self._process.is_ready = True
-                case c.Planned(token, kept, overwritten):
+                case c.Planned(token, kept, overwritten, fetched):
                     if token == self._plan.token:
                         self._on_planned()
-                    self._handle(CopiesPlanned(token, kept, overwritten))
+                    self._handle(CopiesPlanned(token, kept, overwritten, fetched))
                 case c.Overwrites(saved):
                     self._handle(CopyOverwrites(saved))
                 case c.Fetched(token, saved, error, overwritten):

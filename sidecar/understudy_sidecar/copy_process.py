@@ -24,6 +24,7 @@ from understudy_sidecar.copy_fetching import Ended, Fetching
 from understudy_sidecar.copy_files import CopyFiles, UnsuitableFiles
 from understudy_sidecar.copy_keeping import Keeper
 from understudy_sidecar.copy_sending import Sender
+from understudy_sidecar.membership.kept_copies import fetched_steps
 from understudy_sidecar.tcp import watch_peer
 
 PACKET_BYTES = 1 << 18
@@ -97,7 +98,9 @@ class CopyProcess:
         self._plan = plan
         kept = self._keeper.plan(plan)
         self._sender.plan(plan)
-        self._send(c.Planned(plan.token, kept, tuple(self._overwritten)))
+        own = {} if self._files is None else self._files.own_headers()
+        fetched = fetched_steps(own, plan.group_rank, self._setup.nproc, plan.plan.world_size)
+        self._send(c.Planned(plan.token, kept, tuple(self._overwritten), fetched))
 
     def _on_fetch(self, order: c.Fetch) -> None:
         self._end_fetch()

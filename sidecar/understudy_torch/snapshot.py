@@ -47,10 +47,11 @@ SLOTS = 2
 #: All as in understudy_protocol/snapshot_files.py.
 MAGIC = 0x75_6E_64_73_6E_61_70_31
 ORDER = struct.Struct("<12q")
-HEADER = struct.Struct("<11q32sq")
+HEADER = struct.Struct("<11q32s3qq")
 COPIED = struct.Struct("<q")
 COPIED_OFFSET = PAGE_BYTES - COPIED.size
 PENDING, STORAGE, MEMORY = 0, 1, 2
+_NOT_FETCHED = (0, 0, 0)
 BLOCK_BYTES = 1 << 16
 _ALIGNMENT = 64
 _MADV_POPULATE_WRITE = 23  # since Linux 5.14
@@ -173,7 +174,7 @@ class _Memory:
         at = self._content(slot)
         header = os.pread(self._fd, HEADER.size, at - PAGE_BYTES)
         fields = HEADER.unpack(header)
-        if fields[0] != MAGIC or fields[12] != crc32(header[:-8]) or fields[4] != step:
+        if fields[0] != MAGIC or fields[-1] != crc32(header[:-8]) or fields[4] != step:
             raise ValueError("its header has changed")
         names, structure_bytes, total, crc, digest = header[8:56], *fields[7:10], fields[11]
         structure = os.pread(self._fd, structure_bytes, at)
@@ -243,7 +244,7 @@ class _Memory:
             return False
         place = (*self._token, step, self._rank, self._world_size)
         sizes = (len(structure), total, crc32(structure), self._stored + 1)
-        header = HEADER.pack(MAGIC, *place, *sizes, digest.digest(), 0)[:-8]
+        header = HEADER.pack(MAGIC, *place, *sizes, digest.digest(), *_NOT_FETCHED, 0)[:-8]
         _pwrite_bytes(self._fd, header + struct.pack("<q", crc32(header)), at - PAGE_BYTES)
         self._target, self._stored = 1 - slot, self._stored + 1
         return True
@@ -262,7 +263,7 @@ class _Memory:
         """Round and step of a slot's snapshot; () if it has none."""
         header = os.pread(self._fd, HEADER.size, self._content(slot) - PAGE_BYTES)
         fields = HEADER.unpack(header)
-        return fields[1:5] if fields[0] == MAGIC and fields[12] == crc32(header[:-8]) else ()
+        return fields[1:5] if fields[0] == MAGIC and fields[-1] == crc32(header[:-8]) else ()
 
     def _clear(self, slot: int) -> None:
         _pwrite_bytes(self._fd, bytes(HEADER.size), self._content(slot) - PAGE_BYTES)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.simulation.network import reachable
@@ -16,7 +17,7 @@ from understudy_protocol.launcher import StartWorkers
 from understudy_protocol.snapshot_files import Header
 from understudy_protocol.snapshots import CopyHolder, CopyPlan, KeptSteps, RestoreChoice, SavedStep
 from understudy_sidecar.membership import events as e
-from understudy_sidecar.membership.kept_copies import KeptCopies
+from understudy_sidecar.membership.kept_copies import KeptCopies, fetched_steps
 
 if TYPE_CHECKING:
     from tests.simulation.sidecars import SimulatedSidecar
@@ -162,7 +163,9 @@ class SimulatedCopies:
             memory.on_save, memory.copied = self._on_save, {}
             self.rules.plan(self._token, plan, memory.kept)
             kept = self.rules.kept(memory.kept, plan.world_size)
-        self._sidecar.handle(e.CopiesPlanned(self._token, kept, tuple(self._overwritten)))
+        own = {} if memory is None else memory.slots
+        fetched = fetched_steps(own, self._group_rank, self._nproc, plan.world_size)
+        self._sidecar.handle(e.CopiesPlanned(self._token, kept, tuple(self._overwritten), fetched))
 
     # Sending --------------------------------------------------------------------------------------------------------
 
@@ -254,7 +257,7 @@ class SimulatedCopies:
         assert own is not None
         for header in headers:
             self._overwritten += own.overwrite(header, self._nproc)
-            own.fetched(header, self._nproc)
+            own.fetched(replace(header, fetched_for=fetch.token), self._nproc)
         return ""
 
     def _headers_at(self, holder: CopyHolder, fetch: e.FetchCopy) -> tuple[list[Header], str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from understudy_protocol import launcher, membership, observer
 from understudy_protocol.enums import RoundToken, Term, Verdict
 from understudy_protocol.hard_state import HardState
-from understudy_protocol.snapshots import CopyHolder, CopyPlan, KeptSteps, SavedStep
+from understudy_protocol.snapshots import CopyHolder, CopyPlan, FetchedStep, KeptSteps, SavedStep
 
 
 @dataclass(frozen=True)
@@ -233,11 +233,13 @@ class VerdictAnnotated:
 class CopiesPlanned:
     """The answer to PlanCopies: the copies that this pod keeps. None of an older round arrives any more, and no fetch
     of an older round goes on. overwritten: the pod's own snapshots that fetches have replaced; None: perhaps all.
+    fetched: the fetched snapshots in the memory of the pod's own ranks.
     """
 
     token: RoundToken
     kept: tuple[KeptSteps, ...]
     overwritten: tuple[SavedStep, ...] | None = ()
+    fetched: tuple[FetchedStep, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from understudy_protocol.enums import NO_ROUND, RoundToken
 from understudy_protocol.snapshot_files import Header
-from understudy_protocol.snapshots import CopyOwner, CopyPlan, KeptSteps, SavedStep
+from understudy_protocol.snapshots import CopyOwner, CopyPlan, FetchedStep, KeptSteps, SavedStep
 
 Slots = Mapping[int, Sequence[Header | None]]  # by file; None: the slot is empty, or was being written
 
@@ -96,6 +96,17 @@ class KeptCopies:
         headers = [x for local_rank in range(self._nproc) for x in slots[number * self._nproc + local_rank]]
         newest = max((x for x in headers if x is not None), key=lambda x: x.saved, default=None)
         return None if newest is None else newest.rank // self._nproc
+
+
+def fetched_steps(own: Slots, group_rank: int, nproc: int, world_size: int) -> tuple[FetchedStep, ...]:
+    """The fetched snapshots in the memory of a pod's own ranks, by local rank, which this pod can restore."""
+    of_ranks = []
+    for local_rank, headers in own.items():
+        place = (group_rank * nproc + local_rank, world_size)
+        fetched = [x for x in headers if x is not None and x.fetched_for != NO_ROUND]
+        of_ranks.append({x.saved: x.fetched_for for x in fetched if (x.rank, x.world_size) == place})
+    whole = set.intersection(*map(set, of_ranks)) if of_ranks else set[SavedStep]()
+    return tuple(FetchedStep(min(rank[saved] for rank in of_ranks), saved) for saved in sorted(whole))
 
 
 def rejection(newest: RoundToken, plan: CopyPlan, token: RoundToken, group_rank: int, pod_uid: str) -> str:

@@ -5,13 +5,13 @@ pod keeps, once none of an older round arrives any more, and no fetch of an olde
 answer, so no copy that it names is overwritten before the round has restored one. If a round was formed without this
 member, its copies of older rounds do not count: the training went on without it. And once a round has its choice, only
 that snapshot counts beside newer ones, as in the launcher (snapshot_fence.py). A fetched snapshot counts as the pod's
-own. The one that it overwrites does not count from the moment at which the fetch begins to write. After a drain, and
-before a leaving pod ends, its newest snapshots are copied.
+own, also in later rounds until one has its choice. The snapshot that it overwrites does not count from the moment at
+which the fetch begins to write. After a drain, and before a leaving pod ends, its newest snapshots are copied.
 """
 
 from understudy_protocol import membership as m
 from understudy_protocol.enums import RoundToken
-from understudy_protocol.snapshots import KeptSteps, SavedStep
+from understudy_protocol.snapshots import FetchedStep, KeptSteps, SavedStep
 from understudy_sidecar.membership import member_workers
 from understudy_sidecar.membership.events import (
     CopiesPlanned,
@@ -31,9 +31,8 @@ def on_assign(me: MemberState, assign: m.Assign) -> None:
         copies.oldest, copies.restored = me.workers.token, saved.choice.saved
     if copies.missed == assign.token:
         copies.missed = copies.missed_before  # it was disconnected for a moment
-    member_workers.on_replaced_plan(me, assign, copies.fetching)
     copies.token, copies.plan, copies.kept, copies.fetching = assign.token, assign.copies, None, None
-    copies.flushing, copies.overwritten, copies.all_overwritten = None, frozenset(), False
+    copies.flushing, copies.overwritten, copies.all_overwritten, copies.fetched = None, frozenset(), False, ()
     if assign.copies is not None:
         me.do(PlanCopies(assign.token, assign.group_rank, assign.copies))
 
@@ -61,11 +60,9 @@ def on_welcome(me: MemberState, token: RoundToken) -> None:
 def on_event(me: MemberState, event: CopiesPlanned | CopyOverwrites | CopyFetched) -> None:
     if isinstance(event, CopyOverwrites):
         _on_overwritten(me, (event.saved,))
-        member_workers.on_copies(me, None)
+        member_workers.on_copies(me)
         return
     _on_overwritten(me, event.overwritten)
-    if isinstance(event, CopyFetched):
-        member_workers.on_previous_fetch(me, event.token, event.saved, failed=bool(event.error))
     if event.token != me.copies.token:
         return
     match event:
@@ -112,7 +109,8 @@ def _on_planned(me: MemberState, event: CopiesPlanned) -> None:
     if not member_workers.has_ranks(me, event.token):
         me.send(m.CopiesKept(event.token, copies.kept))
     elif is_new:
-        member_workers.on_copies(me, None)
+        copies.fetched = event.fetched
+        member_workers.on_copies(me)
         member_workers.report_start(me)
 
 
@@ -134,6 +132,8 @@ def _on_fetched(me: MemberState, event: CopyFetched) -> None:
     if fetching is None or fetching.saved != event.saved:
         return
     me.copies.fetching = None
-    member_workers.on_copies(me, None if event.error else event.saved)
+    if not event.error:
+        me.copies.fetched += (FetchedStep(event.token, event.saved),)
+    member_workers.on_copies(me)
     whole = () if me.workers.saved is None else me.workers.saved.whole
     me.send(m.CopyFetched(event.token, event.saved, event.error, whole))

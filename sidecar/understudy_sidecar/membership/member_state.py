@@ -8,7 +8,7 @@ from enum import Enum
 
 from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, NO_TERM, RoundToken, Term, WorkersState
-from understudy_protocol.snapshots import CopyPlan, KeptSteps, SavedStep, SavedSteps
+from understudy_protocol.snapshots import CopyPlan, FetchedStep, KeptSteps, SavedStep, SavedSteps
 from understudy_sidecar.membership.calling import Calls
 from understudy_sidecar.membership.events import Log, MemberEffect, ToCoordinator, ToLauncher
 from understudy_sidecar.membership.liveness import LauncherWatch, Lease
@@ -68,8 +68,7 @@ class Workers:
     first_step_sent: RoundToken = NO_ROUND
     replaced: RoundToken = NO_ROUND  # the newest round that gave the ranks of this pod to another one
     saved: SavedSteps | None = None  # the snapshots of this pod for its round, and the coordinator's choice
-    fetched: SavedStep | None = None  # a snapshot that a copy was fetched of, for this round
-    previous_fetch: m.FetchCopy | None = None  # a fetch of the previous round whose result counts in this one
+    fetched_since: RoundToken = NO_ROUND  # what was fetched for this round or later ones counts; NO_ROUND: nothing
     hang_is_reported: bool = False
     drained_until: float | None = None  # they have time to save until then, after a Drain; None: the round got none
     replicas: dict[int, m.Replicas] = field(default_factory=dict)  # the newest report of each rank that ran here
@@ -90,6 +89,7 @@ class Copies:
     restored: SavedStep | None = None  # by that round
     fetching: m.FetchCopy | None = None  # not answered yet
     overwritten: frozenset[SavedStep] = frozenset()  # own snapshots that fetches have replaced
+    fetched: tuple[FetchedStep, ...] = ()  # into the memory of the pod's own ranks
     all_overwritten: bool = False  # perhaps, by a fetch whose end nobody knows
     flushing: RoundToken | None = None  # the workers of this round have ended, and their snapshots are being copied
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
-from understudy_protocol.enums import NO_TERM, RoundToken, Term, WorkersState
-from understudy_protocol.snapshots import SavedStep, SavedSteps
+from understudy_protocol.enums import NO_ROUND, NO_TERM, RoundToken, Term, WorkersState
+from understudy_protocol.snapshots import SavedSteps
 from understudy_sidecar.membership import member_link
 from understudy_sidecar.membership.member_state import MemberState, State
 
@@ -21,10 +21,8 @@ def on_hello(me: MemberState, hello: l.LauncherHello) -> None:
         workers.token, workers.group_rank = hello.token, hello.group_rank
     if hello.token == workers.token:  # not if its rank was given away since
         workers.state = hello.workers
-    else:
-        workers.fetched = workers.previous_fetch = None  # perhaps another launcher, with new memory
     workers.master_port, workers.store_port = hello.master_port, hello.store_port
-    workers.stepped = hello.stepped
+    workers.stepped, workers.fetched_since = hello.stepped, hello.fetched_since
     _on_hello_saved(me, hello)
     if workers.fork_fallback_reason:  # the launcher reports it again after its hello
         _on_fork_fallback(me, "")
@@ -46,8 +44,9 @@ def on_message(me: MemberState, message: object, now: float) -> None:
         case l.NextPort(port, store_port):
             workers.master_port, workers.store_port = port, store_port
             me.send(m.Port(port, store_port))
-        case l.WorkersStarted(token, saved) if token == workers.token:
-            workers.state, workers.saved = WorkersState.RUNNING, _restorable(me, saved)
+        case l.WorkersStarted(token, saved, fetched_since) if token == workers.token:
+            workers.state, workers.fetched_since = WorkersState.RUNNING, fetched_since
+            workers.saved = _restorable(me, saved)
             report_start(me)
         case l.WorkersFinished(token) if token == workers.token:
             workers.state = WorkersState.FINISHED
@@ -73,22 +72,9 @@ def report_start(me: MemberState) -> None:
         me.send(m.Started(workers.token, workers.saved, copies.kept or ()))
 
 
-def on_copies(me: MemberState, fetched: SavedStep | None) -> None:
-    """What fetches have overwritten is known. fetched: a copy of this snapshot of the pod's own ranks."""
-    me.workers.fetched = fetched or me.workers.fetched
+def on_copies(me: MemberState) -> None:
+    """What fetches have written is known."""
     me.workers.saved = _restorable(me, me.workers.saved)
-
-
-def on_replaced_plan(me: MemberState, assign: m.Assign, fetching: m.FetchCopy | None) -> None:
-    """Called before on_assign. fetching: the fetch of the previous round. The new plan ends it, if it goes on."""
-    me.workers.previous_fetch = (fetching or me.workers.previous_fetch) if _keeps_fetched(me, assign) else None
-
-
-def on_previous_fetch(me: MemberState, token: RoundToken, saved: SavedStep, *, failed: bool) -> None:
-    before = me.workers.previous_fetch
-    if before is not None and (before.token, before.saved) == (token, saved):
-        me.workers.previous_fetch = None
-        on_copies(me, None if failed else saved)
 
 
 def on_replicas(me: MemberState, replicas: m.Replicas) -> None:
@@ -126,7 +112,6 @@ def on_assign(me: MemberState, assign: m.Assign) -> None:
         me.log(f"ignored an assignment of round {assign.token}: round {workers.token} is newer")
         return
     if assign.token > workers.token:
-        workers.fetched = workers.fetched if _keeps_fetched(me, assign) else None
         workers.token, workers.group_rank, workers.saved = assign.token, assign.group_rank, None
         workers.group_world_size, workers.state, workers.failure = assign.group_world_size, WorkersState.STARTING, None
         workers.drained_until = None
@@ -187,26 +172,15 @@ def _on_hello_saved(me: MemberState, hello: l.LauncherHello) -> None:
 
 
 def _restorable(me: MemberState, saved: SavedSteps | None) -> SavedSteps | None:
-    """Without the snapshots of rounds in which the training went on without this pod: a later coordinator may not know
-    of the round that replaced them. And without those that fetches have overwritten.
+    """With the fetched snapshots that count. Without those of rounds in which the training went on without this pod: a
+    later coordinator may not know of the round that replaced them. And without those that fetches have overwritten.
     """
     if saved is None:
         return None
-    copies, whole = me.copies, {*saved.whole}
-    if me.workers.fetched is not None:
-        whole.add(me.workers.fetched)
+    copies, since = me.copies, me.workers.fetched_since
+    whole = {*saved.whole, *(x.saved for x in copies.fetched if NO_ROUND < since <= x.token)}
     whole = set() if copies.all_overwritten else whole - copies.overwritten
     return replace(saved, whole=tuple(sorted(step for step in whole if step.token >= me.workers.replaced)))
-
-
-def _keeps_fetched(me: MemberState, assign: m.Assign) -> bool:
-    """Whether a copy that was fetched for the previous round counts in this one: the ranks are the same, and the
-    coordinator had chosen no snapshot, so the workers have saved nothing.
-    """
-    workers = me.workers
-    has_choice = workers.saved is not None and workers.saved.choice is not None
-    is_same = (assign.group_rank, assign.group_world_size) == (workers.group_rank, workers.group_world_size)
-    return is_same and not has_choice
 
 
 def _on_failure(me: MemberState, failure: m.WorkerFailed, now: float) -> None:

@@ -33,7 +33,7 @@ def memory() -> Iterator[SnapshotMemory]:
 
 
 def header(round_: int, step: int) -> bytes:
-    body = struct.pack("<11q32s", MAGIC, 0, 1, round_, step, RANK, WORLD_SIZE, 0, 0, 0, 0, b"d" * 32)
+    body = struct.pack("<11q32s24x", MAGIC, 0, 1, round_, step, RANK, WORLD_SIZE, 0, 0, 0, 0, b"d" * 32)
     return body + struct.pack("<q", zlib.crc32(body))
 
 
@@ -80,7 +80,7 @@ def test_the_reason_for_storage_is_in_the_order(memory: SnapshotMemory) -> None:
     assert os.pread(memory.files[0], 21, 96) == b"no pod has a snapshot"
 
 
-@pytest.mark.parametrize("damaged", [b"", bytes(128), header(5, 7)[:-1], b"x" + header(5, 7)[1:]])
+@pytest.mark.parametrize("damaged", [b"", bytes(152), header(5, 7)[:-1], b"x" + header(5, 7)[1:]])
 def test_a_header_that_is_empty_cut_or_damaged_is_none(damaged: bytes) -> None:
     assert read_header(damaged) is None
 
@@ -101,7 +101,7 @@ def test_a_process_of_its_own_allocates_all_pages_and_keeps_what_a_worker_writes
     assert memory.ended(pid, status) == ""
     assert memory.pid == 0
     assert os.fstat(memory.files[0]).st_blocks * 512 == FILE
-    assert read_header(os.pread(memory.files[0], 128, PAGE)) is not None
+    assert read_header(os.pread(memory.files[0], 152, PAGE)) is not None
 
 
 def test_an_allocation_that_was_killed_is_reported(memory: SnapshotMemory) -> None:

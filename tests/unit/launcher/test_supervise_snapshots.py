@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.unit.launcher.driven import PORT, Driven, start, steps, token
 from understudy_launcher import events as e
 from understudy_protocol import launcher as m
-from understudy_protocol.enums import WorkersState
+from understudy_protocol.enums import NO_ROUND, RoundToken, WorkersState
 from understudy_protocol.snapshots import RestoreChoice, SavedStep, SavedSteps
 
 SAVED = SavedStep(token(0), 7)
@@ -37,7 +37,7 @@ def test_the_start_of_the_workers_is_reported_with_their_snapshots() -> None:
     driven = with_snapshots()
     assert not [x for x in replaced(driven, 1) if x == e.Report(m.WorkersStarted(token(1)))]
     reported = driven.do(e.SnapshotsRead(token(1), (SAVED,)))
-    assert reported == [e.Report(m.WorkersStarted(token(1), SavedSteps((SAVED,))))]
+    assert reported == [e.Report(m.WorkersStarted(token(1), SavedSteps((SAVED,)), token(0)))]
 
 
 def test_the_newest_step_before_the_round_is_reported() -> None:
@@ -47,7 +47,7 @@ def test_the_newest_step_before_the_round_is_reported() -> None:
     # then a round without steps reports it again
     for number in (1, 2):
         (report,) = driven.do(e.SnapshotsRead(token(number), ()))
-        assert report == e.Report(m.WorkersStarted(token(number), SavedSteps((), 8)))
+        assert report == e.Report(m.WorkersStarted(token(number), SavedSteps((), 8), token(0)))
         replaced(driven, number + 1)
 
 
@@ -61,7 +61,30 @@ def test_a_step_that_is_counted_from_the_start_of_its_round_is_not_the_newest_st
     replaced(driven, 2)
     # then the newest step is not known
     (report,) = driven.do(e.SnapshotsRead(token(2), ()))
-    assert report == e.Report(m.WorkersStarted(token(2), SavedSteps((), None)))
+    assert report == e.Report(m.WorkersStarted(token(2), SavedSteps((), None), token(0)))
+
+
+def fetched_since(effects: list[e.Effect]) -> RoundToken:
+    (effect,) = effects
+    assert isinstance(effect, e.Report)
+    assert isinstance(effect.message, (m.WorkersStarted, m.LauncherHello))
+    return effect.message.fetched_since
+
+
+def test_what_was_fetched_counts_since_the_first_round_after_the_last_choice() -> None:
+    def reported(number: int) -> RoundToken:
+        replaced(driven, number)
+        return fetched_since(driven.do(e.SnapshotsRead(token(number), ())))
+
+    # given no round that had its choice
+    driven = with_snapshots()
+    assert (reported(1), reported(2)) == (token(0), token(0))
+    # when a round has its choice, then nothing that was fetched for it or before counts in the next one
+    driven.do(m.Restore(token(2), RestoreChoice(None, "no pod has a snapshot")))
+    assert fetched_since(driven.do(e.Connected())) == NO_ROUND
+    assert (reported(3), reported(4)) == (token(3), token(3))
+    # and a restarted sidecar learns of it too
+    assert fetched_since(driven.do(e.Connected())) == token(3)
 
 
 def test_snapshots_that_were_read_for_an_older_round_are_not_reported() -> None:

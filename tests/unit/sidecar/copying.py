@@ -32,7 +32,7 @@ from understudy_sidecar.membership.events import (
 from understudy_sidecar.server import Server, SidecarIdentity
 
 KEY, JOB, MAGIC = bytes(range(32)), "job-uid", 0x756E64736E617031
-PAGE, HEADER, LIMIT_S = 4096, 128, 60.0
+PAGE, HEADER, LIMIT_S = 4096, 152, 60.0
 WORLD = 3
 R0, R1 = RoundToken(1, 1, 0), RoundToken(1, 1, 1)
 
@@ -109,7 +109,7 @@ class CopyingPod:
         os.pwrite(file, bytes(HEADER), at)
         os.pwrite(file, content, at + PAGE)
         place = (token.epoch, token.term, token.round, step, self.group_rank, WORLD)
-        body = struct.pack("<11q32s", MAGIC, *place, 0, len(content), 0, serial, hashlib.sha256(content).digest())
+        body = struct.pack("<11q32s24x", MAGIC, *place, 0, len(content), 0, serial, hashlib.sha256(content).digest())
         os.pwrite(file, body + struct.pack("<q", zlib.crc32(body)), at)
         return SavedStep(token, step)
 

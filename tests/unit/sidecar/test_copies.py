@@ -15,7 +15,7 @@ import pytest
 from tests.unit.sidecar.copying import PAGE, R0, R1, CopyingPod, copying_pods, until
 from understudy_protocol.copies import RequestCopy, SendCopies
 from understudy_protocol.enums import RoundToken
-from understudy_protocol.snapshots import CopyPlan, SavedStep
+from understudy_protocol.snapshots import CopyPlan, FetchedStep, SavedStep
 from understudy_sidecar.copy_commands import Setup
 from understudy_sidecar.copy_link import CopyLink
 from understudy_sidecar.membership.events import (
@@ -262,9 +262,9 @@ async def test_a_fetch_overwrites_the_older_snapshot_and_reports_it() -> None:
         spare.link.do(FetchCopy(R1, 0, saved, (keeper.holder,)))
         assert await spare.next_event() == CopyFetched(R1, saved, "", (older,))
         assert spare.content(newer.step % 2, 5000) == state(5000, 6)
-        # and the answer to the next plan names what was overwritten too
+        # and the answer to the next plan names what was overwritten too, and what was fetched for which round
         spare.link.do(PlanCopies(R2, 0, CopyPlan(3)))
-        assert await spare.next_event() == CopiesPlanned(R2, (), (older,))
+        assert await spare.next_event() == CopiesPlanned(R2, (), (older,), (FetchedStep(R1, saved),))
 
 
 async def test_a_snapshot_that_was_overwritten_and_fetched_again_is_not_reported_as_overwritten() -> None:

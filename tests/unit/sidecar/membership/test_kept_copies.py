@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from understudy_protocol.enums import RoundToken
 from understudy_protocol.snapshot_files import Header
-from understudy_protocol.snapshots import CopyOwner, CopyPlan, KeptSteps, SavedStep
-from understudy_sidecar.membership.kept_copies import KeptCopies
+from understudy_protocol.snapshots import CopyOwner, CopyPlan, FetchedStep, KeptSteps, SavedStep
+from understudy_sidecar.membership.kept_copies import KeptCopies, fetched_steps
 
 R0, R1 = RoundToken(1, 1, 0), RoundToken(1, 1, 1)
 WORLD = 8
@@ -138,3 +140,17 @@ def test_only_owners_in_the_plan_are_accepted(token: RoundToken, group_rank: int
 def test_an_owner_for_which_there_is_no_memory_is_rejected() -> None:
     kept, _ = keeping(3, 5, sets=1)
     assert kept.rejection(R0, 5, "uid-5") == "this pod has no memory for its copies"
+
+
+def test_a_fetched_snapshot_has_the_round_of_its_fetch_and_is_whole_for_each_rank() -> None:
+    # given a pod with ranks 2 and 3, which has fetched step 7 for round 1, and has saved step 6 itself
+    fetched, saved = SavedStep(R0, 7), [header(rank, 6) for rank in (2, 3)]
+    of_2, of_3 = [replace(header(rank, 7), fetched_for=R1) for rank in (2, 3)]
+    own: Memory = {0: [of_2, saved[0]], 1: [saved[1], of_3]}
+    assert fetched_steps(own, group_rank=1, nproc=2, world_size=WORLD) == (FetchedStep(R1, fetched),)
+    # then it does not count if one rank lacks it, or for other ranks, or in another world
+    assert fetched_steps({0: [of_2, None], 1: [saved[1], None]}, group_rank=1, nproc=2, world_size=WORLD) == ()
+    assert fetched_steps(own, group_rank=0, nproc=2, world_size=WORLD) == ()
+    assert fetched_steps(own, group_rank=1, nproc=2, world_size=6) == ()
+    # nor without memory
+    assert fetched_steps({}, group_rank=1, nproc=2, world_size=WORLD) == ()

@@ -13,6 +13,7 @@ from understudy_protocol.snapshots import (
     CopyHolder,
     CopyOwner,
     CopyPlan,
+    FetchedStep,
     KeptSteps,
     RestoreChoice,
     SavedStep,
@@ -44,8 +45,8 @@ def test_the_plan_of_a_round_begins_before_its_workers() -> None:
 
 def test_the_start_is_reported_once_the_kept_copies_are_known_too() -> None:
     for events in (
-        (e.FromLauncher(l.WorkersStarted(R1, SAVED)), e.CopiesPlanned(R1, KEPT)),
-        (e.CopiesPlanned(R1, KEPT), e.FromLauncher(l.WorkersStarted(R1, SAVED))),
+        (e.FromLauncher(l.WorkersStarted(R1, SAVED, R1)), e.CopiesPlanned(R1, KEPT)),
+        (e.CopiesPlanned(R1, KEPT), e.FromLauncher(l.WorkersStarted(R1, SAVED, R1))),
     ):
         driven = assigned()
         assert to_coordinator(driven.do(events[0])) == []
@@ -55,7 +56,7 @@ def test_the_start_is_reported_once_the_kept_copies_are_known_too() -> None:
 def test_copies_that_are_known_before_the_welcome_are_reported_to_the_next_coordinator() -> None:
     # given workers that run, and a Join without the copies of the pod
     driven = assigned()
-    driven.report(l.WorkersStarted(R1, SAVED))
+    driven.report(l.WorkersStarted(R1, SAVED, R1))
     driven.do(e.LinkDown())
     (join,) = to_coordinator(driven.do(e.LinkUp("10.0.0.9")))
     assert join.kept is None
@@ -69,12 +70,12 @@ def test_copies_that_are_known_before_the_welcome_are_reported_to_the_next_coord
 def test_without_a_plan_the_start_is_reported_at_once() -> None:
     driven = joined()
     driven.hear(assign(R1))
-    assert to_coordinator(driven.report(l.WorkersStarted(R1, SAVED))) == [m.Started(R1, SAVED)]
+    assert to_coordinator(driven.report(l.WorkersStarted(R1, SAVED, R1))) == [m.Started(R1, SAVED)]
 
 
 def test_an_answer_to_the_plan_of_an_older_round_is_ignored() -> None:
     driven = assigned()
-    driven.report(l.WorkersStarted(R1, SAVED))
+    driven.report(l.WorkersStarted(R1, SAVED, R1))
     assert driven.do(e.CopiesPlanned(R0, KEPT)) == []
 
 
@@ -90,14 +91,14 @@ def test_a_plan_of_an_older_round_is_ignored() -> None:
 
 def test_a_changed_plan_of_the_running_round_begins_and_is_not_reported_again() -> None:
     driven, changed = assigned(), CopyPlan(16, (), PLAN.owners)
-    driven.do(e.CopiesPlanned(R1, KEPT), e.FromLauncher(l.WorkersStarted(R1, SAVED)))
+    driven.do(e.CopiesPlanned(R1, KEPT), e.FromLauncher(l.WorkersStarted(R1, SAVED, R1)))
     assert driven.hear(m.PlanCopies(R1, changed)) == [e.PlanCopies(R1, 0, changed)]
     assert driven.do(e.CopiesPlanned(R1, ())) == []
 
 
 def test_a_copy_is_fetched_and_counts_as_the_pods_own() -> None:
     driven = assigned()
-    driven.do(e.CopiesPlanned(R1, KEPT), e.FromLauncher(l.WorkersStarted(R1, SAVED)))
+    driven.do(e.CopiesPlanned(R1, KEPT), e.FromLauncher(l.WorkersStarted(R1, SAVED, R1)))
     order = m.FetchCopy(R1, SavedStep(R0, 8), (HOLDER,))
     assert driven.hear(order) == [e.FetchCopy(R1, 0, SavedStep(R0, 8), (HOLDER,))]
     # a repeated order changes nothing
@@ -115,7 +116,7 @@ def test_a_copy_is_fetched_and_counts_as_the_pods_own() -> None:
 
 def test_a_fetch_that_has_failed_is_reported_with_its_reason() -> None:
     driven = assigned()
-    driven.do(e.CopiesPlanned(R1, KEPT), e.FromLauncher(l.WorkersStarted(R1, SAVED)))
+    driven.do(e.CopiesPlanned(R1, KEPT), e.FromLauncher(l.WorkersStarted(R1, SAVED, R1)))
     driven.hear(m.FetchCopy(R1, SavedStep(R0, 8), (HOLDER,)))
     failed = driven.do(e.CopyFetched(R1, SavedStep(R0, 8), "it is damaged"))
     assert to_coordinator(failed) == [m.CopyFetched(R1, SavedStep(R0, 8), "it is damaged", SAVED.whole)]
@@ -125,7 +126,7 @@ def test_a_fetch_that_has_failed_is_reported_with_its_reason() -> None:
 
 def fetching(saved: SavedSteps = SAVED) -> DrivenMember:
     driven = assigned()
-    driven.do(e.CopiesPlanned(R1, KEPT), e.FromLauncher(l.WorkersStarted(R1, saved)))
+    driven.do(e.CopiesPlanned(R1, KEPT), e.FromLauncher(l.WorkersStarted(R1, saved, R1)))
     driven.hear(m.FetchCopy(R1, SavedStep(R0, 8), (HOLDER,)))
     return driven
 
@@ -153,77 +154,73 @@ def test_a_snapshot_that_a_fetch_of_the_round_before_has_overwritten_is_not_repo
     both = SavedSteps((SavedStep(R0, 6), SavedStep(R0, 7)))
     for overwritten, left in (((SavedStep(R0, 6),), (SavedStep(R0, 7),)), (None, ())):
         driven = assigned()
-        driven.report(l.WorkersStarted(R1, both))
+        driven.report(l.WorkersStarted(R1, both, R1))
         started = driven.do(e.CopiesPlanned(R1, KEPT, overwritten))
         assert to_coordinator(started) == [m.Started(R1, SavedSteps(left), KEPT)]
         # and in the next round the launcher's report counts again: its memory has not what was overwritten before
         driven.hear(replace(assign(R2), copies=PLAN))
-        driven.report(l.WorkersStarted(R2, both))
+        driven.report(l.WorkersStarted(R2, both, R2))
         assert to_coordinator(driven.do(e.CopiesPlanned(R2, KEPT))) == [m.Started(R2, both, KEPT)]
 
 
-def started_again(
-    driven: DrivenMember, rank: int = 0, between: e.CopyFetched | None = None, token: RoundToken = R2
-) -> SavedSteps | None:
-    """The report of the next round, whose launcher does not know of fetched copies. between: the assignment of that
-    round, and the answer to its plan.
-    """
-    driven.hear(replace(assign(token, rank), copies=PLAN))
-    if between is not None:
-        assert to_coordinator(driven.do(between)) == []
-    driven.report(l.WorkersStarted(token, SavedSteps(())))
-    (report,) = to_coordinator(driven.do(e.CopiesPlanned(token, ())))
+def started_again(driven: DrivenMember, fetched: tuple[FetchedStep, ...], since: RoundToken) -> SavedSteps | None:
+    """The report of round 2. fetched: what its plan finds in the memory. since: as its launcher has reported."""
+    driven.hear(replace(assign(R2), copies=PLAN))
+    driven.report(l.WorkersStarted(R2, SavedSteps(()), since))
+    (report,) = to_coordinator(driven.do(e.CopiesPlanned(R2, (), fetched=fetched)))
     assert isinstance(report, m.Started)
     return report.saved
 
 
 def test_a_snapshot_that_was_fetched_for_a_round_without_a_choice_counts_in_the_next_one() -> None:
-    fetched = SavedSteps((SavedStep(R0, 8),))
-    driven = fetching()
-    driven.do(e.CopyFetched(R1, SavedStep(R0, 8)))
-    assert started_again(driven) == fetched
-    # but not once the workers have the choice, because then they save
-    driven = fetching()
-    driven.do(e.CopyFetched(R1, SavedStep(R0, 8)))
-    driven.hear(m.Restore(R1, RestoreChoice(SavedStep(R0, 8), from_copies=True)))
-    assert started_again(driven) == SavedSteps(())
-    # nor for other ranks, nor in the memory of another launcher
-    driven = fetching()
-    driven.do(e.CopyFetched(R1, SavedStep(R0, 8)))
-    assert started_again(driven, rank=1) == SavedSteps(())
-    driven = fetching()
-    driven.do(e.CopyFetched(R1, SavedStep(R0, 8)), e.LauncherDown(), e.LauncherUp(hello()), e.LinkUp(e.SERVICE))
-    driven.hear(WELCOME)
-    assert started_again(driven) == SavedSteps(())
-
-
-def test_a_fetch_that_ends_just_before_the_plan_of_the_next_round_counts_in_that_round() -> None:
-    """Found by the simulation (seed 1242570): the only copy had left, and the job fell back to storage."""
-    fetched = SavedSteps((SavedStep(R0, 8),))
-    ends = e.CopyFetched(R1, SavedStep(R0, 8))
-    assert started_again(fetching(), between=ends) == fetched
-    # also if there was a round between
-    driven = fetching()
-    driven.hear(replace(assign(RoundToken(1, 1, 2)), copies=PLAN))
-    assert started_again(driven, between=ends, token=RoundToken(1, 1, 3)) == fetched
-    # but not if it has failed, if it is another one, or if its round had a choice
-    assert started_again(fetching(), between=replace(ends, error="it is damaged")) == SavedSteps(())
-    assert started_again(fetching(), between=e.CopyFetched(R1, SavedStep(R0, 9))) == SavedSteps(())
-    driven = fetching()
-    driven.hear(m.Restore(R1, RestoreChoice(None, "no pod has a snapshot")))
-    assert started_again(driven, between=ends) == SavedSteps(())
-    # nor for other ranks, nor in the memory of another launcher
-    assert started_again(fetching(), rank=1, between=ends) == SavedSteps(())
+    fetched = (FetchedStep(R1, SavedStep(R0, 8)),)
+    assert started_again(fetching(), fetched, since=R1) == SavedSteps((SavedStep(R0, 8),))
+    # also if its fetch ended between the assignment of the next round and its plan: the plan finds it (seed 1242570:
+    # the only copy had left, and the job fell back to storage)
     driven = fetching()
     driven.hear(replace(assign(R2), copies=PLAN))
-    driven.do(e.LauncherDown(), e.LauncherUp(hello()), e.LinkUp(e.SERVICE))
-    driven.hear(WELCOME)
-    assert started_again(driven, between=ends) == SavedSteps(())
+    assert to_coordinator(driven.do(e.CopyFetched(R1, SavedStep(R0, 8)))) == []
+    driven.report(l.WorkersStarted(R2, SavedSteps(()), R1))
+    (report,) = to_coordinator(driven.do(e.CopiesPlanned(R2, (), fetched=fetched)))
+    assert report == m.Started(R2, SavedSteps((SavedStep(R0, 8),)), ())
+    # but not once a round since then had its choice, because then the training went on from that choice
+    assert started_again(fetching(), fetched, since=R2) == SavedSteps(())
+    assert started_again(fetching(), fetched, since=NO_ROUND) == SavedSteps(())
+    # nor if the plan does not find it: it was of other ranks, is not whole, or the memory is that of another launcher
+    driven = fetching()
+    driven.do(e.CopyFetched(R1, SavedStep(R0, 8)))
+    assert started_again(driven, (), since=R1) == SavedSteps(())
+
+
+def test_a_restarted_sidecar_knows_of_a_fetched_snapshot() -> None:
+    """Found by the simulation (seed 1301552): its pod had the only copy, and the job fell back to storage."""
+    # given a sidecar that fetches a copy for round 1, and is killed. Round 1 ends before it has its choice
+    driven = DrivenMember()
+    running = replace(hello(R1, 0, WorkersState.RUNNING), saved=SavedSteps(()), fetched_since=R1)
+    # when a new sidecar starts, then its Join does not have that copy, because the plan is not known
+    driven.do(e.LauncherUp(running))
+    (join,) = joins(driven.do(e.LinkUp(e.SERVICE)))
+    assert join.saved == SavedSteps(())
+    driven.hear(replace(WELCOME, token=R1))
+    # and the report of the next round has it
+    fetched = (FetchedStep(R1, SavedStep(R0, 8)),)
+    assert started_again(driven, fetched, since=R1) == SavedSteps((SavedStep(R0, 8),))
+
+
+def test_a_restarted_sidecar_reports_what_was_fetched_for_the_round_that_runs() -> None:
+    driven = DrivenMember()
+    running = replace(hello(R1, 0, WorkersState.RUNNING), saved=SavedSteps(()), fetched_since=R1)
+    driven.do(e.LauncherUp(running), e.LinkUp(e.SERVICE))
+    driven.hear(replace(WELCOME, token=R1))
+    driven.hear(m.PlanCopies(R1, PLAN))
+    fetched = (FetchedStep(R1, SavedStep(R0, 8)),)
+    (report,) = to_coordinator(driven.do(e.CopiesPlanned(R1, (), fetched=fetched)))
+    assert report == m.Started(R1, SavedSteps((SavedStep(R0, 8),)), ())
 
 
 def test_the_choice_reaches_the_launcher_after_the_fetch() -> None:
     driven, choice = assigned(), RestoreChoice(SavedStep(R0, 8), from_copies=True)
-    driven.do(e.CopiesPlanned(R1, ()), e.FromLauncher(l.WorkersStarted(R1, SavedSteps(()))))
+    driven.do(e.CopiesPlanned(R1, ()), e.FromLauncher(l.WorkersStarted(R1, SavedSteps(()), R1)))
     driven.hear(m.FetchCopy(R1, SavedStep(R0, 8), (HOLDER,)))
     driven.do(e.CopyFetched(R1, SavedStep(R0, 8)))
     assert driven.hear(m.Restore(R1, choice)) == [e.ToLauncher(l.Restore(R1, choice))]
@@ -258,17 +255,17 @@ def test_a_member_that_gets_its_assignment_late_was_not_left_out() -> None:
     driven.do(e.CopiesPlanned(R0, ()), e.LinkDown(), e.LinkUp("10.0.0.9"))
     driven.hear(replace(WELCOME, token=R1))
     driven.hear(replace(assign(R1), copies=PLAN))
-    driven.report(l.WorkersStarted(R1, SAVED))
+    driven.report(l.WorkersStarted(R1, SAVED, R1))
     assert to_coordinator(driven.do(e.CopiesPlanned(R1, KEPT))) == [m.Started(R1, SAVED, KEPT)]
 
 
 def test_once_a_round_has_its_choice_only_that_one_counts_beside_newer_copies() -> None:
     # given round 1 has restored step 6 of round 0
     driven = assigned()
-    driven.do(e.CopiesPlanned(R1, KEPT), e.FromLauncher(l.WorkersStarted(R1, SAVED)))
+    driven.do(e.CopiesPlanned(R1, KEPT), e.FromLauncher(l.WorkersStarted(R1, SAVED, R1)))
     driven.hear(m.Restore(R1, RestoreChoice(SavedStep(R0, 6))))
     driven.hear(replace(assign(R2), copies=PLAN))
-    driven.report(l.WorkersStarted(R2, SAVED))
+    driven.report(l.WorkersStarted(R2, SAVED, R2))
     whole = (SavedStep(R0, 6), SavedStep(R0, 7), SavedStep(R1, 8))
     answered = to_coordinator(driven.do(e.CopiesPlanned(R2, (KeptSteps(1, whole),))))
     assert answered == [m.Started(R2, SAVED, (KeptSteps(1, (SavedStep(R0, 6), SavedStep(R1, 8))),))]
@@ -289,7 +286,7 @@ def test_a_restarted_sidecar_reports_the_start_again_once_it_knows_its_copies() 
 
 def running_with_copies() -> DrivenMember:
     driven = assigned()
-    driven.do(e.CopiesPlanned(R1, KEPT), e.FromLauncher(l.WorkersStarted(R1, SAVED)))
+    driven.do(e.CopiesPlanned(R1, KEPT), e.FromLauncher(l.WorkersStarted(R1, SAVED, R1)))
     return driven
 
 
@@ -302,7 +299,7 @@ def test_a_drain_is_reported_once_the_newest_snapshots_are_copied() -> None:
 def test_without_copies_a_drain_is_reported_at_once() -> None:
     driven = joined()
     driven.hear(assign(R1))
-    driven.report(l.WorkersStarted(R1, SAVED))
+    driven.report(l.WorkersStarted(R1, SAVED, R1))
     assert driven.report(l.WorkersDrained(R1)) == [e.ToCoordinator(m.Drained(R1))]
 
 
@@ -334,7 +331,7 @@ def test_a_flush_that_the_next_round_did_not_wait_for_ends_no_drain_of_that_roun
     driven = running_with_copies()
     driven.report(l.WorkersDrained(R1))
     driven.hear(replace(assign(R2), copies=PLAN))
-    driven.do(e.CopiesPlanned(R2, KEPT), e.FromLauncher(l.WorkersStarted(R2, SAVED)))
+    driven.do(e.CopiesPlanned(R2, KEPT), e.FromLauncher(l.WorkersStarted(R2, SAVED, R2)))
     # when its workers are drained too, then their snapshots are copied first
     assert driven.report(l.WorkersDrained(R2)) == [e.FlushCopies(R2)]
     assert driven.do(e.CopiesFlushed(R1)) == []
