@@ -1,4 +1,4 @@
-"""Checks whether a spare of a pool would start workers at once. Its sidecar asks periodically. Pure.
+"""Checks whether a spare would start workers at once. Its sidecar asks periodically. Pure.
 
 Rules: the spare is ready once the zygote can fork and the warm-up is over. Each check lets the zygote fork a process
 that does nothing, so a zygote that hangs, or a machine that cannot fork, is found before a job needs it. A zygote that
@@ -7,7 +7,8 @@ permanently unusable. A command that does not use a zygote is ready with its lau
 
 A spare with devices must see them too: each check looks for them in its own process (devices.py), never in the zygote.
 If that process does not report within LOOK_WITHIN_S, it gets SIGKILL. It may survive inside a driver that hangs: then
-no other one starts, and the spare is not ready until it has ended.
+no other one starts, and the spare is not ready until it has ended. A pod of a job is only asked for its devices,
+because it is useful without a zygote.
 """
 
 from typing import Optional, Union
@@ -31,7 +32,7 @@ class SelfCheck:
 
     def __init__(self, warm: ForkServerWatch, warmup: Warmup, devices: bool = False) -> None:
         self._warm, self._warmup, self._devices = warm, warmup, devices
-        self._number = 0
+        self._number, self._devices_only = 0, False
         self._open = False  # check `_number` has no answer yet
         self._ready = False  # as last reported
         self._forked = False  # in check `_number`
@@ -42,6 +43,7 @@ class SelfCheck:
 
     def handle(self, event: Union[CheckReadiness, Answer], now: float) -> list[e.Effect]:
         if isinstance(event, CheckReadiness):
+            self._devices_only = event.devices_only
             return self._check(event.number, now)
         if isinstance(event, e.DevicesChecked):
             self._unseen = SILENT if self._killed else event.reason
@@ -52,7 +54,7 @@ class SelfCheck:
 
     def on_change(self) -> list[e.Effect]:
         """Called after every event of the zygote."""
-        reason = self._reason()
+        reason = "" if self._devices_only else self._reason()
         if not reason:
             return []
         self._answer_by = None
@@ -80,11 +82,11 @@ class SelfCheck:
 
     def _check(self, number: int, now: float) -> list[e.Effect]:
         self._number, self._open = number, True
-        reason = self._reason()
+        reason = "" if self._devices_only else self._reason()
         if reason:
             return [self._report(reason)]
         effects: list[e.Effect] = []
-        self._forked = self._warm.state is not WarmState.READY
+        self._forked = self._devices_only or self._warm.state is not WarmState.READY
         if not self._forked:
             self._answer_by = now + CHECK_WITHIN_S if self._answer_by is None else self._answer_by
             effects.append(e.CheckZygote(number))

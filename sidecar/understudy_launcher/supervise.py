@@ -141,7 +141,7 @@ class Supervisor:
         )
         self._learns, self._learning = learns, Learning(learns)
         self._warmup = Warmup(warmup)
-        self._self_check = SelfCheck(self._warm, self._warmup, devices)
+        self._has_devices, self._self_check = devices, SelfCheck(self._warm, self._warmup, devices)
         self._on_sigterm, self._step_timeout_s = on_sigterm, step_timeout_s
         self._last_step_at: Optional[float] = None  # when any worker of any round made its last step
         self._stepped = NO_ROUND  # the newest round in which a worker made a step
@@ -643,12 +643,21 @@ class Supervisor:
     def _hello(self) -> None:
         known = self._round
         ran = WorkersState.FAILED if known.failures else WorkersState.RUNNING
-        state, draining = REPORTED_STATE.get(self.phase, ran), known.drain is Drain.ASKED
-        ports = (self._master_port, draining, self._warm.store_port)
-        snapshots = (known.saved, self._fetched_since)
-        self._report(
-            m.LauncherHello(self._pid, known.token, known.group_rank, state, *ports, self._stepped, *snapshots)
+        state = REPORTED_STATE.get(self.phase, ran)
+        hello = m.LauncherHello(
+            self._pid,
+            known.token,
+            known.group_rank,
+            state,
+            self._master_port,
+            is_draining=known.drain is Drain.ASKED,
+            store_port=self._warm.store_port,
+            stepped=self._stepped,
+            saved=known.saved,
+            fetched_since=self._fetched_since,
+            has_devices=self._has_devices,
         )
+        self._report(hello)
 
     def _report(self, message: Any) -> None:
         self._out.append(e.Report(message))

@@ -32,6 +32,7 @@ class LauncherHello:
     stepped: RoundToken = NO_ROUND  # the newest round whose workers have reported a step here
     saved: Optional[SavedSteps] = None  # see WorkersStarted
     fetched_since: RoundToken = NO_ROUND  # see WorkersStarted
+    has_devices: bool = False  # the container was given devices, and a CheckReadiness looks for them
 
 
 @dataclass(frozen=True)
@@ -144,8 +145,8 @@ class Terminating:
 
 @dataclass(frozen=True)
 class Readiness:
-    """Of a pool's spare: whether a round's workers would start at once. The answer to CheckReadiness. Also sent when a
-    ready spare is no longer ready.
+    """Of a spare: whether a round's workers would start at once. The answer to CheckReadiness. Also sent when a ready
+    spare of a pool is no longer ready.
     """
 
     number: int  # of the newest check
@@ -254,9 +255,13 @@ class RenewStore:
 
 @dataclass(frozen=True)
 class CheckReadiness:
-    """Check whether workers would start at once: fork one that does nothing, and look for the devices."""
+    """Check whether workers would start at once: fork one that does nothing, and look for the devices.
+
+    devices_only: only look for the devices.
+    """
 
     number: int
+    devices_only: bool = False
 
 
 @dataclass(frozen=True)

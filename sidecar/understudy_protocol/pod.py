@@ -85,7 +85,7 @@ ANNOTATED_VERDICT_FILE = "verdict"
 #: Kubernetes mounts the pod's service account here into each container, unless another volume is mounted here.
 SERVICE_ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-#: The extended resource. A spare must see as many devices as it requested.
+#: The extended resource. A waiting pod must see as many devices as it requested.
 DEVICES = "nvidia.com/gpu"
 
 VERDICT_FILE = "verdict.json"  # a membership.NodeVerdict, written by the sidecar and read by the launcher
@@ -122,7 +122,7 @@ ENV_PLACE = "UNDERSTUDY_PLACE"  # of an injected pod, in place of the job, the c
 VARIABLES_PREFIX = "UNDERSTUDY_"  # of all of these, and of one that users set: ENV_AUTOMATIC_STEPS
 ENV_TEMPLATE_VARIABLES = "UNDERSTUDY_TEMPLATE_VARIABLES"  # of a pool's spare: its template's names, a JSON list
 ENV_POOL = "UNDERSTUDY_POOL"  # of a pool's spare, in place of the job, the coordinator and the index: the pool's uid
-ENV_DEVICES = "UNDERSTUDY_DEVICES"  # of a pool's spare: number of devices that its trainer requested; not set: none
+ENV_DEVICES = "UNDERSTUDY_DEVICES"  # number of devices that the trainer requested; not set: none
 ENV_STATE_FOLDER = "UNDERSTUDY_STATE_FOLDER"  # STATE_FOLDER unless set
 ENV_SHARED_FOLDER = "UNDERSTUDY_FOLDER"
 ENV_KEY_FOLDER = "UNDERSTUDY_KEY_FOLDER"  # KEY_FOLDER unless set, as is the next: in a pod both are

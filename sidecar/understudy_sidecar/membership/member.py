@@ -139,6 +139,7 @@ class Member:
             case Tick():
                 pass
         member_launcher.ping(me, now)
+        member_launcher.check_devices(me, now)
         member_end.on_time(me, now)
         member_launcher.on_time(me, now)
         member_link.on_time(me, now)
@@ -158,6 +159,7 @@ class Member:
             me.end.finish_at,
             me.launcher.due,
             me.launcher.watch.deadline(),
+            me.launcher.devices.deadline(),
             member_link.deadline(me),
             member_workers.fenced_at(me),
         )

@@ -1,14 +1,15 @@
 """The pod's launcher: whether it is connected and responds, and its messages.
 
-Rules: a member counts only while its launcher is connected and responds (liveness.py), and no killed process is
-left: otherwise it leaves the job, because the next round would wait for it, maybe forever. It rejoins when the launcher
-responds again, or when that process has ended. If copies of snapshots are wanted, a drain is reported, and a leaving
-pod leaves, only when the newest snapshots are copied. After that the sidecar of an ended launcher has nothing to do.
+Rules: a member counts only while its launcher is connected and responds (liveness.py), and no killed process is left:
+otherwise it leaves the job, because the next round would wait for it, maybe forever. A waiting member also leaves if
+its devices are missing (device_watch.py). It rejoins when the cause has ended. If copies of snapshots are wanted, a
+drain is reported, and a leaving pod leaves, only when the newest snapshots are copied. After that the sidecar of an
+ended launcher has nothing to do.
 """
 
 from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
-from understudy_protocol.enums import RoundToken
+from understudy_protocol.enums import RoundToken, WorkersState
 from understudy_sidecar.membership import member_copies, member_end, member_link, member_workers
 from understudy_sidecar.membership.events import FromLauncher, LauncherDown, LauncherUp, RecordLauncher
 from understudy_sidecar.membership.member_state import MemberState, State
@@ -24,7 +25,7 @@ def on_event(me: MemberState, event: LauncherUp | FromLauncher | LauncherDown, n
             if not me.launcher.is_known:
                 me.launcher.is_known = True
                 me.do(RecordLauncher(True))
-            _on_hello(me, hello)
+            _on_hello(me, hello, now)
             member_link.keep_link(me)
         case FromLauncher(message):
             _on_message(me, message, now)
@@ -54,6 +55,25 @@ def ping(me: MemberState, now: float) -> None:
         _leave_job(me, f"its launcher has not responded for {launcher.watch.timeout_s:g} s")
 
 
+def check_devices(me: MemberState, now: float) -> None:
+    launcher = me.launcher
+    has_ranks = me.workers.group_rank is not None or me.workers.state is not WorkersState.IDLE
+    is_waiting = not has_ranks and me.state is not State.CLOSED
+    check = launcher.devices.due_check(now, is_waiting=is_waiting)
+    if check is not None:
+        me.order(check)
+    if launcher.devices.reason not in ("", launcher.missing_devices):
+        me.log(f"not all of its devices answer: {launcher.devices.reason}")
+    launcher.missing_devices = launcher.devices.reason
+    reason = launcher.devices.missing_reason(now)
+    if reason and not launcher.lacks_devices:
+        launcher.lacks_devices = True
+        _leave_job(me, reason)
+    elif not reason and launcher.lacks_devices:
+        launcher.lacks_devices = False
+        _rejoin(me, "all of its devices answer again")
+
+
 def on_time(me: MemberState, now: float) -> None:
     if me.launcher.due is not None and now >= me.launcher.due:
         me.launcher.due = None
@@ -71,8 +91,9 @@ def on_unkillable(me: MemberState, report: l.Unkillable) -> None:
     _leave_job(me, reason, report.local_rank)
 
 
-def _on_hello(me: MemberState, hello: l.LauncherHello) -> None:
+def _on_hello(me: MemberState, hello: l.LauncherHello, now: float) -> None:
     me.launcher.has_ended = False
+    me.launcher.devices.on_hello(now, has_devices=hello.has_devices)
     member_workers.on_hello(me, hello)
     if me.end.closed is not None or me.end.replacement_reason:
         member_end.on_launcher(me)
@@ -84,7 +105,9 @@ def _on_message(me: MemberState, message: object, now: float) -> None:
     match message:
         case l.LauncherHello():
             me.launcher.has_unkillable = False
-            _on_hello(me, message)
+            _on_hello(me, message, now)
+        case l.Readiness():
+            me.launcher.devices.on_readiness(message, now)
         case l.Unkillable():
             on_unkillable(me, message)
         case l.Terminating(grace_s, verdict):
@@ -125,8 +148,9 @@ def _leave_job(me: MemberState, reason: str, local_rank: int | None = None) -> N
 
 
 def _rejoin(me: MemberState, reason: str = "") -> None:
-    """Look for the coordinator again if the launcher responds and no killed process is left."""
-    if me.state is not State.NO_LAUNCHER or me.launcher.is_silent or me.launcher.has_unkillable:
+    """Look for the coordinator again unless another cause is left."""
+    launcher = me.launcher
+    if me.state is not State.NO_LAUNCHER or launcher.is_silent or launcher.has_unkillable or launcher.lacks_devices:
         return
     if reason:
         me.log(f"rejoins: {reason}")
@@ -138,7 +162,8 @@ def _rejoin(me: MemberState, reason: str = "") -> None:
 def _on_down(me: MemberState, now: float) -> None:
     launcher = me.launcher
     launcher.watch.on_disconnected()
-    launcher.is_silent = launcher.has_unkillable = False
+    launcher.devices.on_disconnected()
+    launcher.is_silent = launcher.has_unkillable = launcher.lacks_devices = False
     launcher.has_ended = True
     member_workers.on_launcher_down(me)
     if me.end.closed is not None or me.end.replacement_reason:

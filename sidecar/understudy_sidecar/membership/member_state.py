@@ -10,6 +10,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, NO_TERM, RoundToken, Term, WorkersState
 from understudy_protocol.snapshots import CopyPlan, FetchedStep, KeptSteps, SavedStep, SavedSteps
 from understudy_sidecar.membership.calling import Calls
+from understudy_sidecar.membership.device_watch import DeviceWatch
 from understudy_sidecar.membership.events import Log, MemberEffect, ToCoordinator, ToLauncher
 from understudy_sidecar.membership.liveness import LauncherWatch, Lease
 from understudy_sidecar.membership.voter import Voter
@@ -50,6 +51,9 @@ class Launcher:
     has_ended: bool = False
     is_silent: bool = False
     has_unkillable: bool = False  # a process of an earlier round has outlived its SIGKILL for too long
+    devices: DeviceWatch = field(default_factory=DeviceWatch)
+    lacks_devices: bool = False  # they have been missing for too long
+    missing_devices: str = ""  # the reason in the log
 
 
 @dataclass

@@ -172,6 +172,22 @@ def test_only_one_device_check_runs_at_a_time() -> None:
     assert readiness_reports(driven.do(e.DevicesChecked(""))) == [Readiness(3, True)]
 
 
+def test_a_pod_of_a_job_is_only_asked_for_its_devices() -> None:
+    # given a zygote that loads: a pool's spare would not be ready
+    driven = Driven(zygote=True, devices=True)
+    assert driven.do(CheckReadiness(1, devices_only=True)) == [e.CheckDevices()]
+    assert readiness_reports(driven.do(e.DevicesChecked(LOST))) == [Readiness(1, False, LOST)]
+    driven.do(CheckReadiness(2, devices_only=True))
+    assert readiness_reports(driven.do(e.DevicesChecked(""))) == [Readiness(2, True)]
+    # then what happens to the zygote is not reported
+    assert readiness_reports(driven.do(READY, GONE)) == []
+
+
+def test_the_hello_reports_whether_there_are_devices() -> None:
+    for devices in (True, False):
+        assert Driven(devices=devices).hello().has_devices is devices
+
+
 def test_a_spare_that_was_claimed_meanwhile_reports_no_readiness() -> None:
     driven = seen()
     driven.do(CheckReadiness(2), e.ZygoteChecked(2), TakeOver(("python3", "t.py"), {}))

@@ -18,6 +18,7 @@ import msgspec
 from understudy_operator.plan.facts import keys
 from understudy_operator.plan.facts.host_ports import declare_host_ports
 from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.malformed import number_in
 from understudy_operator.plan.facts.ownership import owner_reference
 from understudy_operator.plan.facts.spec import PodPosition, ReplicatedJob
 from understudy_operator.plan.facts.trainer import AUTO, TORCHRUN
@@ -211,11 +212,21 @@ def wrap(trainer: dict[str, Any], job: Job, place: PodPosition | None, grace_s: 
         variables.append(_env(names.ENV_START_TIMEOUT, f"{job.world.start_timeout_s:.0f}"))
     if place is None and job.world.warmup:
         variables.append(_env(names.ENV_WARMUP, json.dumps(job.world.warmup)))
+    if (devices := _count_devices(trainer)) and not torchrun:
+        variables.append(_env(names.ENV_DEVICES, str(devices)))
     if place is not None:
         variables.append(_env("JOB_COMPLETION_INDEX", str(place.pod_index)))
     variable_names = {variable["name"] for variable in variables} | _DEFAULTS.keys()
     trainer["env"] = [*(v for v in trainer.get("env", []) if v["name"] not in variable_names), *variables]
     trainer.setdefault("volumeMounts", []).append({"name": names.SHARED_VOLUME, "mountPath": names.SHARED_FOLDER})
+
+
+def _count_devices(trainer: Mapping[str, Any]) -> int:
+    """The number of devices that the container requests; 1 if the quantity is not a plain number."""
+    resources = trainer.get("resources") or {}
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    devices = number_in(str(limits.get(names.DEVICES, requests.get(names.DEVICES, 0))))
+    return 1 if devices is None else devices
 
 
 def _add_shared_memory(spec: dict[str, Any], trainer: dict[str, Any], job: Job) -> None:

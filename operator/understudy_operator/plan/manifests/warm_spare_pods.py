@@ -15,7 +15,6 @@ from typing import Any
 
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.keyring import Keyring
-from understudy_operator.plan.facts.malformed import number_in
 from understudy_operator.plan.facts.ownership import POOL_KIND, reference
 from understudy_operator.plan.facts.pool_facts import Pool, PoolLauncher
 from understudy_operator.plan.facts.spec import JobSpec, Network, ReplicatedJob, World
@@ -48,17 +47,7 @@ def warm_spec(pool: Pool, sidecar_image: str, secret: str, serial: str = "") -> 
     }
     trainer = trainer_of(spec, launcher_of(pool).container)
     trainer["env"].append({"name": names.ENV_TEMPLATE_VARIABLES, "value": json.dumps(sorted(plain_variables(trainer)))})
-    if devices := count_devices(trainer):
-        trainer["env"].append({"name": names.ENV_DEVICES, "value": str(devices)})
     return spec
-
-
-def count_devices(trainer: dict[str, Any]) -> int:
-    """The number of devices that the container requests; 1 if the quantity is not a plain number."""
-    resources = trainer.get("resources", {})
-    quantity = str(resources.get("limits", {}).get(names.DEVICES, resources.get("requests", {}).get(names.DEVICES, 0)))
-    devices = number_in(quantity)
-    return 1 if devices is None else devices
 
 
 def plain_variables(trainer: dict[str, Any]) -> dict[str, str]:

@@ -398,6 +398,17 @@ def test_a_spare_requests_the_same_resources_as_an_active():
     assert spare["containers"][0]["resources"] == active["containers"][0]["resources"]
 
 
+@pytest.mark.parametrize("index", [0, None], ids=["active", "spare"])
+def test_the_launcher_gets_the_number_of_devices(index: int | None) -> None:
+    assert env(manifest(index=index), "trainer")[names.ENV_DEVICES] == "8"
+    assert names.ENV_DEVICES not in env(manifest(a_job(), index=index), "trainer")
+    # a null in the template is as good as no field
+    template = copy.deepcopy(dict(TEMPLATE))
+    for resources in (None, {"limits": None}):
+        template["spec"]["containers"][0]["resources"] = resources
+        assert names.ENV_DEVICES not in env(manifest(a_job(pod_template=template), index=index), "trainer")
+
+
 def test_a_spare_has_no_index():
     pod = manifest(a_job(), index=None)
     assert re.fullmatch(r"llm-workers-spare-[0-9a-f]{5}", pod["metadata"]["name"])
