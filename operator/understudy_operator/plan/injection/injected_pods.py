@@ -93,8 +93,7 @@ def _refuse_taken_names(pod: Raw, settings: InjectionSettings, image: str) -> No
         raise Objection(f"{field}: remove the mount")
     if injected:
         return
-    reserved = (names.SHARED_VOLUME, names.STATE_VOLUME, names.KEY_VOLUME, names.VERDICT_VOLUME, names.NODE_VOLUME)
-    if clash := next((x["name"] for x in spec.get("volumes", ()) if x["name"] in reserved), ""):
+    if clash := next((x["name"] for x in spec.get("volumes", ()) if x["name"] in pods.OWN_VOLUMES), ""):
         raise Objection(f"injection adds a volume {clash}: rename yours")
 
 

@@ -15,7 +15,7 @@ from understudy_operator.plan.facts.trainer import describe_own_ranks, kubelet_r
 from understudy_operator.plan.jobset.patterns import invalid_pattern
 from understudy_operator.plan.jobset.startup import dependency_cycle
 from understudy_operator.plan.manifests.metadata import coordinator_endpoint
-from understudy_operator.plan.manifests.pods import private_mount
+from understudy_operator.plan.manifests.pods import own_name, private_mount
 
 LONGEST_LABEL = 63
 MOST_PODS = 2**31 - 1
@@ -47,6 +47,7 @@ def find_spec_errors(name: str, spec: JobSpec) -> Iterator[SpecError]:
     yield from _own_ranks(spec)
     yield from _host_network(spec)
     yield from _private_mounts(spec)
+    yield from _own_names(spec)
     yield from _without_launcher(spec)
     yield from _snapshots(spec)
 
@@ -202,6 +203,15 @@ def _private_mounts(spec: JobSpec) -> Iterator[SpecError]:
         if field := private_mount(group.pod_template["spec"]):
             yield SpecError(
                 f"replicatedJobs[{number}].template.spec.template.spec: {field}: remove the mount", changeable=True
+            )
+
+
+def _own_names(spec: JobSpec) -> Iterator[SpecError]:
+    """The API server would reject the pod with a message about a field that the user has not written."""
+    for number, group in enumerate(spec.replicated_jobs):
+        if spec.world is not None and (field := own_name(group.pod_template["spec"])):
+            yield SpecError(
+                f"replicatedJobs[{number}].template.spec.template.spec.{field}: rename yours", changeable=True
             )
 
 

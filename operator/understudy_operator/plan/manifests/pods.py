@@ -43,6 +43,9 @@ _DEFAULTS = {
 }
 #: Volumes that only the operator's own containers may mount: keys, their state, a folder of the node.
 PRIVATE_VOLUMES = (names.KEY_VOLUME, names.STATE_VOLUME, names.VERDICT_VOLUME, names.NODE_VOLUME, names.GATEWAY_VOLUME)
+#: All that the operator or the injection may add to a pod: a template can have none of these names.
+OWN_VOLUMES = (names.SHARED_VOLUME, names.SHM_VOLUME, names.ROLLOUT_VOLUME, *PRIVATE_VOLUMES)
+OWN_CONTAINERS = (names.SIDECAR_CONTAINER, names.GATEWAY_CONTAINER)
 
 
 def pod_manifest(
@@ -106,6 +109,19 @@ def private_mount(spec: Mapping[str, Any], sidecar: Mapping[str, Any] | None = N
                     f"volumeMounts {mount['name']} of container {container['name']}: only Understudy may mount "
                     "this volume"
                 )
+    return ""
+
+
+def own_name(spec: Mapping[str, Any]) -> str:
+    """A volume or container of the user that has a name of ours, described; "" if there is none."""
+    for field, reserved in (
+        ("volumes", OWN_VOLUMES),
+        ("initContainers", OWN_CONTAINERS),
+        ("containers", OWN_CONTAINERS),
+    ):
+        for item in spec.get(field) or ():
+            if item.get("name") in reserved:
+                return f"{field}: Understudy adds one with the name {item['name']}"
     return ""
 
 

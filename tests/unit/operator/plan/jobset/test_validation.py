@@ -194,7 +194,7 @@ def test_a_users_container_cannot_mount_the_operators_own_volumes(kind: str, vol
 def test_no_name_of_a_container_lets_it_mount_the_key(name: str):
     curious = {"name": name, "volumeMounts": [{"name": "understudy-membership", "mountPath": "/x"}]}
     spec = {"containers": [{"name": "trainer", "command": ["x"]}, curious]}
-    (found,) = find_spec_errors("llm", a_job(pod_template={"spec": spec}).spec)
+    found, *_ = find_spec_errors("llm", a_job(pod_template={"spec": spec}).spec)
     assert f"volumeMounts understudy-membership of container {name}: only Understudy may" in found.message
 
 
@@ -297,3 +297,38 @@ def test_a_launcher_can_pass_only_so_many_files():
         "snapshots.copies: 100 workers of a pod with 2 copies need more than 250 files in memory: lower copies or "
         "launcher.nprocPerNode"
     ]
+
+
+@pytest.mark.parametrize(
+    ("field", "names"),
+    [
+        (
+            "volumes",
+            [
+                "understudy",
+                "understudy-shm",
+                "understudy-rollouts",
+                "understudy-membership",
+                "understudy-state",
+                "understudy-verdict",
+                "understudy-node",
+                "understudy-gateway",
+            ],
+        ),
+        ("containers", ["understudy-sidecar", "understudy-gateway"]),
+        ("initContainers", ["understudy-sidecar", "understudy-gateway"]),
+    ],
+)
+def test_a_template_cannot_have_a_name_that_the_operator_adds(field: str, names: list[str]):
+    for name in names:
+        spec: dict[str, Any] = {"containers": [{"name": "trainer", "command": ["x"]}]}
+        spec[field] = [*spec.get(field, []), {"name": name}]
+        (found,) = find_spec_errors("llm", a_job(pod_template={"spec": spec}).spec)
+        assert found.message == (
+            f"replicatedJobs[0].template.spec.template.spec.{field}: Understudy adds one with the name {name}: "
+            "rename yours"
+        )
+        assert found.changeable
+        # without a launcher the operator adds nothing
+        jobs = a_group("a", pod_template={"spec": spec})
+        assert find_messages(replicated_jobs=(jobs,), world=None) == []
