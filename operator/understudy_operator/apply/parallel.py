@@ -11,7 +11,7 @@ from understudy_operator.plan.facts.refusals import Refusal
 FIRST_AT_ONCE = 4
 AT_ONCE = 256
 #: A task of another job waits for this long, and for as long again at its own steps.
-BUSY_S = 0.02
+BUSY_S = 0.005
 T = TypeVar("T")
 
 

@@ -73,13 +73,13 @@ async def test_a_busy_event_loop_lowers_the_number_to_the_first_one() -> None:
     while len(server.waiting) < 20:
         await server.answer(next(iter(server.waiting)))
 
-    # when the ready tasks need 21 ms from now on, then each answer allows one less, and never less than four
-    seconds = 0.021
+    # when the ready tasks need 6 ms from now on, then each answer allows one less, and never less than four
+    seconds = 0.006
     for expected in [*range(19, FIRST_AT_ONCE - 1, -1), FIRST_AT_ONCE, FIRST_AT_ONCE]:
         await server.answer(next(iter(server.waiting)))
         assert len(server.waiting) == expected
 
-    # and when they need 20 ms, it grows again
+    # and when they need no time, it grows again
     seconds = 0.0
     await server.answer(next(iter(server.waiting)))
     assert len(server.waiting) == FIRST_AT_ONCE + 1
