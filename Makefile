@@ -91,6 +91,9 @@ torchrun:  ## real torchrun processes, as members of a job whose sidecars the te
 	$(PY) -m tests.cluster torch
 	$(PYTEST) -n 2 -m "not nightly" tests/torchrun
 
+gpu:  ## what the launcher promises about GPUs, on a machine that has one: needs a python3 with torch, or PYTHON=…
+	PYTHONPATH=operator:sidecar $(or $(PYTHON),python3) -m tests.gpu
+
 twelve-faults:  ## what `why` says about twelve faults, in real local runs: the table in docs/how-to/troubleshooting.md
 	$(PY) -m tests.cluster torch
 	$(PY) -m tests.torchrun.twelve_faults
