@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from understudy_operator.apply.election import Election
-from understudy_operator.apply.gateway import Gateway
+from understudy_operator.apply.executor import Executor
 from understudy_operator.apply.malformed_events import MalformedEvents
 from understudy_operator.controllers.injected_jobs import InjectedJobCreator
 from understudy_operator.controllers.job_worker import JobWorker
@@ -95,9 +95,9 @@ class Operator:
             times = LeaseTimes() if times is None else times
             self._election = Election(api, lease, identity, clock, self._start_leading, self._stop_leading, times)
         self._writer = connect(self.may_write)
-        self._gateway = Gateway(self._writer, self.store, clock)
+        self._executor = Executor(self._writer, self.store, clock)
         self._injection = InjectedJobCreator(
-            self._writer, self.store, self._enqueue, clock, self._gateway.pace, self._read_node
+            self._writer, self.store, self._enqueue, clock, self._executor.pace, self._read_node
         )
         watches = tuple(watches)
         self._resync = Resync(api, self.store, clock, self._enqueue_all, watches, namespaces)
@@ -107,9 +107,9 @@ class Operator:
         self._network_policies = None
         if network_rules is not None:
             self._network_policies = NetworkPolicies(
-                self._writer, network_rules, self.store, clock, self._gateway.pace, namespaces
+                self._writer, network_rules, self.store, clock, self._executor.pace, namespaces
             )
-        self._malformed_events = MalformedEvents(self._writer, self.store, self._gateway.pace, namespaces)
+        self._malformed_events = MalformedEvents(self._writer, self.store, self._executor.pace, namespaces)
         self._kueue = KueueDiscovery(api, self._enqueue_all)
         self._watches = [
             Watch(api, kind, path, self._resync, self.on_watch_event, self._metrics)
@@ -268,7 +268,7 @@ class Operator:
             if isinstance(error, Exception):
                 log.error("a worker did not stop cleanly: %r", error)
         await self._injection.stop()
-        self._gateway.forget()
+        self._executor.forget()
 
     def _may_decide(self, namespace: str) -> bool:
         """Whether this replica leads and can list the namespace: it would create duplicates of pods that it cannot
@@ -283,7 +283,7 @@ class Operator:
             self._workers[key] = JobWorker(
                 key,
                 self.store,
-                self._gateway,
+                self._executor,
                 self._keyring,
                 self._sidecar_image,
                 self._forget,
@@ -311,7 +311,7 @@ class Operator:
             self._pool_workers[key] = PoolWorker(
                 key,
                 self.store,
-                self._gateway,
+                self._executor,
                 self._keyring,
                 self._forget_pool,
                 self._clock,

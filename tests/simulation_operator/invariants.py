@@ -189,8 +189,8 @@ def _process(world: World, process: Process, leads: bool) -> Iterator[Wrong]:
             Rule.EACH_OWNER_HAS_A_WORKER,
             f"{process.name} has {len(operator._pool_workers)} workers of pools, and needs {wanted}",
         )
-    if operator._gateway._unanswered or operator._gateway.pools._unanswered:
+    if operator._executor._unanswered or operator._executor.pools._unanswered:
         yield Wrong(
             Rule.CREATIONS_ARE_RESOLVED,
-            f"{process.name} still has unanswered creations: {operator._gateway._unanswered}",
+            f"{process.name} still has unanswered creations: {operator._executor._unanswered}",
         )

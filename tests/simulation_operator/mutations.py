@@ -20,8 +20,8 @@ from tests.simulation_operator.run import Case
 from understudy_operator.apply import recovery_objects
 from understudy_operator.apply.election import Election
 from understudy_operator.apply.events import Outbox, send_event
-from understudy_operator.apply.gateway import Gateway
-from understudy_operator.apply.pools import PoolGateway
+from understudy_operator.apply.executor import Executor
+from understudy_operator.apply.pools import PoolExecutor
 from understudy_operator.controllers import job_worker as worker
 from understudy_operator.controllers.job_worker import JobWorker
 from understudy_operator.observe import store
@@ -72,11 +72,11 @@ class Mutation:
         return replace(drawn, setup=replace(drawn.setup, **self.setup), faults=tuple(faults))
 
 
-async def _settles_nothing(self: Gateway, job: Any, refused_too: bool = True) -> None:
+async def _settles_nothing(self: Executor, job: Any, refused_too: bool = True) -> None:
     del self, job, refused_too
 
 
-def _resolves_nothing_unanswered(self: Gateway, job_uid: str, name: str) -> None:
+def _resolves_nothing_unanswered(self: Executor, job_uid: str, name: str) -> None:
     del self, job_uid, name
 
 
@@ -152,14 +152,14 @@ MUTATIONS = (
     Mutation(
         "an unanswered creation is not resolved",
         (Rule.CREATIONS_ARE_RESOLVED,),
-        Gateway,
+        Executor,
         "resolve_unanswered",
         _settles_nothing,
     ),
     Mutation(
         "an answered creation stays unanswered",
         (Rule.CREATIONS_ARE_RESOLVED,),
-        Gateway,
+        Executor,
         "_forget_unanswered",
         _resolves_nothing_unanswered,
     ),
@@ -294,7 +294,7 @@ def _has_taken_no_place(observed: Observed) -> frozenset[str]:
     return frozenset()
 
 
-async def _settles_no_claim(self: PoolGateway, job_uid: str) -> None:
+async def _settles_no_claim(self: PoolExecutor, job_uid: str) -> None:
     del self, job_uid
 
 
@@ -314,7 +314,7 @@ POOL_MUTATIONS = (
     Mutation(
         "an unanswered claim is not repeated",
         (Rule.CREATIONS_ARE_RESOLVED,),
-        PoolGateway,
+        PoolExecutor,
         "resolve_unanswered",
         _settles_no_claim,
     ),

@@ -3,5 +3,5 @@
 A connection to a sidecar goes both ways. It is here because it appoints, supersedes and ends (coordinator_link.py), or
 sends a spare its job (adoption_link.py). A received message becomes a fact through plan/leadership/search.py.
 
-Start with gateway.py: it executes the intents of one reconcile.
+Start with executor.py: it executes the intents of one reconcile.
 """

@@ -16,7 +16,7 @@ from understudy_operator.runtime.api import Api, ApiError
 log = logging.getLogger(__name__)
 
 
-class InjectedJobGateway:
+class InjectedJobExecutor:
     def __init__(self, api: Api, store: Store, pace: Pace) -> None:
         self._api, self._store, self._pace = api, store, pace
 

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 NO_DRY_RUN = "does not support dry run"
 
 
-class JobGateway:
+class JobExecutor:
     def __init__(self, api: Api, store: Store, pace: Pace) -> None:
         self._api, self._store, self._pace = api, store, pace
 

@@ -18,7 +18,7 @@ Raw = Mapping[str, Any]
 log = logging.getLogger(__name__)
 
 
-class PolicyGateway:
+class PolicyExecutor:
     """All writes return the policy as it is now, and raise ApiError if the API server rejects it."""
 
     def __init__(self, api: Api, pace: Pace) -> None:

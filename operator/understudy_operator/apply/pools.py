@@ -21,7 +21,7 @@ from understudy_protocol import pod as names
 log = logging.getLogger(__name__)
 
 
-class PoolGateway:
+class PoolExecutor:
     def __init__(self, api: Api, store: Store, pace: Pace) -> None:
         self._api, self._store, self._pace = api, store, pace
         #: By job uid and pod uid. The first item is the namespace.

@@ -5,14 +5,14 @@ Rules: the first observed pod triggers the creation. If a deleted Job of the sam
 creation waits until that is gone; a watch may not report its end.
 If a Job, JobSet or PyTorchJob cannot train as one, an event reports it once. The operator tries again only after the
 object was recreated, because it cannot be fixed in place. All other failures are retried with growing pauses. Writes
-follow the gateway's pace (apply/pace.py).
+follow the executor's pace (apply/pace.py).
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from understudy_operator.apply.injected_jobs import InjectedJobGateway, target_uid
+from understudy_operator.apply.injected_jobs import InjectedJobExecutor, target_uid
 from understudy_operator.apply.pace import Pace
 from understudy_operator.observe.owners import Owners
 from understudy_operator.observe.read import read_pod
@@ -47,7 +47,7 @@ class InjectedJobCreator:
         node_reader: NodeReader = read_node,
     ) -> None:
         self._store, self._on_created = store, on_created
-        self._gateway, self._owners = InjectedJobGateway(api, store, pace), Owners(api, clock.steady)
+        self._executor, self._owners = InjectedJobExecutor(api, store, pace), Owners(api, clock.steady)
         self._clock, self._read_node = clock, node_reader
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._refused: dict[Key, str] = {}  # the uid of the owner that cannot be injected
@@ -129,16 +129,16 @@ class InjectedJobCreator:
         planned = plan_injected_job(key[0], owner, pod, target, str(target.get(UNREADABLE, "")))
         if isinstance(planned, Event):
             self._refused[key] = owner.uid
-            await self._gateway.report(key[0], owner, planned)
+            await self._executor.report(key[0], owner, planned)
             return
-        await self._gateway.create(key[0], owner, planned)
+        await self._executor.create(key[0], owner, planned)
         self._on_created(key)
 
     async def _annotate_pod(self, pod: Raw) -> None:
         """Write the node's verdict as an annotation, for a pod without a coordinator."""
         patch = self._verdict(pod)
         if patch is not None:  # else the verdict was withdrawn meanwhile
-            await self._gateway.annotate(key_of(pod)[0], pod["metadata"]["uid"], patch)
+            await self._executor.annotate(key_of(pod)[0], pod["metadata"]["uid"], patch)
 
     def _verdict(self, pod: Raw) -> PatchPod | None:
         """The annotation that the pod needs. None if it has it."""

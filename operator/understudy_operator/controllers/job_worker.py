@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from understudy_operator.apply.adoption_link import Adopter, AdoptionKeys
 from understudy_operator.apply.coordinator_link import CoordinatorLink
-from understudy_operator.apply.gateway import Gateway
+from understudy_operator.apply.executor import Executor
 from understudy_operator.controllers.node_memory import NodeMemory
 from understudy_operator.controllers.reconcile_loop import CONFLICT_S, ReconcileLoop, ReconcileResult
 from understudy_operator.controllers.supervisor import Supervisor
@@ -88,7 +88,7 @@ class JobWorker:
         self,
         key: Key,
         store: Store,
-        gateway: Gateway,
+        executor: Executor,
         keyring: Keyring,
         sidecar_image: str,
         on_gone: Callable[[Key], None],
@@ -101,7 +101,7 @@ class JobWorker:
         supervisor: Supervisor | None = None,
         sidecar_settings: SidecarSettings = DEFAULT_SIDECAR_SETTINGS,
     ) -> None:
-        self._key, self._store, self._gateway, self._keyring = key, store, gateway, keyring
+        self._key, self._store, self._executor, self._keyring = key, store, executor, keyring
         self._sidecar_image, self._on_gone, self._clock = sidecar_image, on_gone, clock
         self._read_node, self._node_memory = node_reader, node_memory
         self._sidecar_settings, self._has_kueue, self._message_room = sidecar_settings, has_kueue, message_room
@@ -112,9 +112,9 @@ class JobWorker:
         self._retries = Retries()
         self._tried_generation = 0  # the generation of which all intents were tried once
         self._adopter = Adopter(self.enqueue, clock.wall)
-        self._job_pods = JobPods(gateway.jobs.list_pods, clock.steady)
+        self._job_pods = JobPods(executor.jobs.list_pods, clock.steady)
         self._gone_pods = GonePods()
-        self._outbox, self._recoveries = gateway.outbox(), gateway.recovery_writer()
+        self._outbox, self._recoveries = executor.outbox(), executor.recovery_writer()
         self._unconfirmed: deque[_Unconfirmed] = deque(maxlen=MOST_UNCONFIRMED)
         self._job_uid = ""
         self._link_of = ""  # the membership for which the link was created
@@ -177,7 +177,7 @@ class JobWorker:
             except API_FAILURES:
                 raise
             except Exception as error:
-                self._gateway.subjects.add_events(self._outbox, job, [failed_reconcile(error)])
+                self._executor.subjects.add_events(self._outbox, job, [failed_reconcile(error)])
                 raise
 
     async def _reconcile_job(self, job: Job) -> ReconcileResult:
@@ -185,7 +185,7 @@ class JobWorker:
         if job.uid != self._job_uid:  # another job of the same name
             await self._forget_job()
             self._job_uid, self._job_metrics = job.uid, JobMetrics(self._metrics)
-            self._gateway.subjects.add_events(self._outbox, job, recorded_events(job.status, self._clock.wall()))
+            self._executor.subjects.add_events(self._outbox, job, recorded_events(job.status, self._clock.wall()))
         self._add_unconfirmed_events(job)
         self._job_metrics.on_read(job.resource_version, job.status)
         await self._gather(job)
@@ -215,7 +215,7 @@ class JobWorker:
     async def _gather(self, job: Job) -> None:
         """Send all requests to the API server. They may take half a minute, in which much can change."""
         await self._resolve_unanswered(job)
-        await self._gateway.read_unknown_nodes(self._store.facts_of_job(Kind.POD, _owner(job), read_pod))
+        await self._executor.read_unknown_nodes(self._store.facts_of_job(Kind.POD, _owner(job), read_pod))
         try:
             nodes = self._store.nodes(self._read_node)
             await self._job_pods.refresh(job, self._children(job), nodes, self._clock.wall())
@@ -224,16 +224,16 @@ class JobWorker:
 
     async def _resolve_unanswered(self, job: Job) -> None:
         if job.deleting:
-            self._gateway.forget(job.uid)  # objects that were created nevertheless are deleted with the job
+            self._executor.forget(job.uid)  # objects that were created nevertheless are deleted with the job
             return
         now = self._clock.wall()
-        await self._gateway.resolve_unanswered(
+        await self._executor.resolve_unanswered(
             job, refused_too=is_retry_due(CREATE_POD, self._retries.paused(now), now)
         )
 
     async def _forget_job(self) -> None:
         """The job was deleted. Its name may belong to another job now."""
-        self._gateway.forget(self._job_uid)
+        self._executor.forget(self._job_uid)
         await self._recoveries.stop()
         await self._unfollow(JOB_DELETED)
         await self._adopter.close()
@@ -317,38 +317,38 @@ class JobWorker:
         if not all(created):
             self.enqueue()  # an object is new: pods may be possible now
         if plan.dry_runs:
-            refused = await self._gateway.jobs.dry_run(job, plan.dry_runs)
+            refused = await self._executor.jobs.dry_run(job, plan.dry_runs)
             self._record_refusals([DryRun()], refused)
             if not refused:
                 self._checked_generation = job.generation
                 self.enqueue()
         if plan.status is not None and not await self._write_status(job, plan.status, plan.events):
             return False
-        self._gateway.subjects.add_events(self._outbox, job, plan.events)
+        self._executor.subjects.add_events(self._outbox, job, plan.events)
         if plan.recoveries is not None:
             self._recoveries.update(job, plan.recoveries)
-        self._record_refusals(plan.jobs, await self._gateway.jobs.execute(job, plan.jobs))
-        self._record_refusals(plan.claims, await self._gateway.pools.claims(job.namespace, job.uid, plan.claims))
+        self._record_refusals(plan.jobs, await self._executor.jobs.execute(job, plan.jobs))
+        self._record_refusals(plan.claims, await self._executor.pools.claims(job.namespace, job.uid, plan.claims))
         if any(isinstance(claim, ClaimWarm) for claim in plan.claims):
             self.enqueue()  # to adopt them
         pods = self._drop_stale_deletions(plan.pods, observed_at)
-        self._record_refusals(pods, await self._gateway.pods(job, pods))
+        self._record_refusals(pods, await self._executor.pods(job, pods))
         self._retries = self._retries.keep_wanted(plan, self._clock.wall())
         if self._tried_generation != job.generation or reported != self._retries.refusals:
             self._tried_generation = job.generation
             self.enqueue()  # to report it
         await self._follow(job, plan.link)
         if plan.remove and self._outbox.is_empty:
-            self._record_refusals([Remove()], await self._gateway.remove(job, plan.remove))
+            self._record_refusals([Remove()], await self._executor.remove(job, plan.remove))
         return True
 
     async def _write_object(self, job: Job, intent: Create | DeleteSecret) -> Refusal | None:
         if isinstance(intent, DeleteSecret):
-            refusal = await self._gateway.delete_secret(job, intent)
+            refusal = await self._executor.delete_secret(job, intent)
             if refusal is None:
                 self._secret_writes = self._secret_writes.after_deletion(intent.name)
             return refusal
-        refusal = await self._gateway.create(intent)
+        refusal = await self._executor.create(intent)
         if refusal is None and intent.manifest["kind"] == "Secret":
             name = intent.manifest["metadata"]["name"]
             self._secret_writes = self._secret_writes.after_creation(name, self._clock.wall())
@@ -387,7 +387,7 @@ class JobWorker:
         sent = _Unconfirmed(job.resource_version, status, events)
         if events:
             self._unconfirmed.append(sent)
-        done = await self._gateway.subjects.status(job, status)
+        done = await self._executor.subjects.status(job, status)
         if done:
             self._unconfirmed.clear()  # this write replaced the version that all of them would have replaced
         elif events:
@@ -404,7 +404,7 @@ class JobWorker:
             self._unconfirmed.remove(sent)
         written = next((sent for sent in decided if sent.status == job.status), None)
         if written is not None:
-            self._gateway.subjects.add_events(self._outbox, job, written.events)
+            self._executor.subjects.add_events(self._outbox, job, written.events)
 
     def _keys_of(self, job: Job, intent: AdoptSpare) -> AdoptionKeys:
         return AdoptionKeys(self._keys(self._keyring.of_pool(job.namespace, intent.pool_uid)), self._key_of(job))

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from understudy_operator.apply.network_policies import PolicyGateway
+from understudy_operator.apply.network_policies import PolicyExecutor
 from understudy_operator.apply.pace import Pace
 from understudy_operator.observe.network_policies import PolicyList
 from understudy_operator.observe.read_injected import jobs
@@ -46,7 +46,7 @@ class NetworkPolicies:
     def __init__(
         self, api: Api, rules: Rules, store: Store, clock: Clock, pace: Pace, namespaces: Sequence[str] = ()
     ) -> None:
-        self._list, self._gateway = PolicyList(api, namespaces), PolicyGateway(api, pace)
+        self._list, self._executor = PolicyList(api, namespaces), PolicyExecutor(api, pace)
         self._rules, self._store, self._clock = rules, store, clock
         self._existing: dict[Key, Raw] = {}
         self._listed_at: float | None = None
@@ -87,7 +87,7 @@ class NetworkPolicies:
         self._written &= self._jobs_without_policy
         for uid in (before & self._jobs_without_policy) - self._written:
             try:
-                await self._gateway.report(jobs[uid], name_taken_event(jobs[uid]))
+                await self._executor.report(jobs[uid], name_taken_event(jobs[uid]))
             except ApiError as error:
                 if error.status == 429:
                     raise
@@ -106,13 +106,13 @@ class NetworkPolicies:
 
     async def _create(self, manifest: Raw) -> None:
         try:
-            self._existing[key_of(manifest)] = await self._gateway.create(manifest)
+            self._existing[key_of(manifest)] = await self._executor.create(manifest)
         except ApiError as error:
             self._refuses(key_of(manifest), error)
 
     async def _replace(self, changed: Raw) -> None:
         try:
-            raw = await self._gateway.replace(changed)
+            raw = await self._executor.replace(changed)
         except ApiError as error:
             self._refuses(key_of(changed), error)
             return

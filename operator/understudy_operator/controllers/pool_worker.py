@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
-from understudy_operator.apply.gateway import Gateway
+from understudy_operator.apply.executor import Executor
 from understudy_operator.controllers.reconcile_loop import CONFLICT_S, ReconcileLoop, ReconcileResult
 from understudy_operator.controllers.supervisor import Supervisor
 from understudy_operator.metrics.operator_metrics import OperatorMetrics
@@ -49,7 +49,7 @@ class PoolWorker:
         self,
         key: Key,
         store: Store,
-        gateway: Gateway,
+        executor: Executor,
         keyring: Keyring,
         on_gone: Callable[[Key], None],
         clock: Clock,
@@ -60,7 +60,7 @@ class PoolWorker:
         supervisor: Supervisor | None = None,
         sidecar_settings: SidecarSettings = DEFAULT_SIDECAR_SETTINGS,
     ) -> None:
-        self._key, self._store, self._gateway, self._on_gone, self._clock = key, store, gateway, on_gone, clock
+        self._key, self._store, self._executor, self._on_gone, self._clock = key, store, executor, on_gone, clock
         self._keyring, self._secret_writes = keyring, SecretWrites()
         self._read_node, self._sidecar_image, self._sidecar_settings = node_reader, sidecar_image, sidecar_settings
         self._offenders = offenders
@@ -68,7 +68,7 @@ class PoolWorker:
         self._retries = Retries()
         self._tried_generation = 0  # the generation of which all intents were tried once
         self._pool_uid = ""
-        self._outbox = gateway.outbox()
+        self._outbox = executor.outbox()
         supervisor = Supervisor(self._metrics) if supervisor is None else supervisor
         log_context = {"namespace": key[0], "pool": key[1]}
         self.loop = ReconcileLoop(f"pool {'/'.join(key)}", self._reconcile, log_context, supervisor, RECONCILES)
@@ -83,7 +83,7 @@ class PoolWorker:
     def _is_gone(self) -> bool:
         if self._store.get(Kind.POOL, self._key) is not None or claimed_pods(self._store, self._key):
             return False
-        self._gateway.forget(self._pool_uid)
+        self._executor.forget(self._pool_uid)
         self._on_gone(self._key)
         return True
 
@@ -98,7 +98,7 @@ class PoolWorker:
                 raise
             except Exception as error:
                 if (pool := self._read()) is not None:
-                    self._gateway.subjects.add_events(self._outbox, pool, [failed_reconcile(error)])
+                    self._executor.subjects.add_events(self._outbox, pool, [failed_reconcile(error)])
                 raise
 
     async def _reconcile_pool(self) -> ReconcileResult:
@@ -113,13 +113,13 @@ class PoolWorker:
             await self._release(without_paused_of_pool(releases, self._retries.paused(clock), clock))
             return ReconcileResult(min(clock.remaining_s, TRY_AGAIN_S))
         if pool.uid != self._pool_uid:  # another pool of the same name
-            self._gateway.forget(self._pool_uid)
+            self._executor.forget(self._pool_uid)
             self._pool_uid, self._tried_generation, self._secret_writes = pool.uid, 0, SecretWrites()
         now = self._clock.wall()
-        await self._gateway.resolve_unanswered(
+        await self._executor.resolve_unanswered(
             pool, refused_too=is_retry_due(CREATE_POD, self._retries.paused(now), now)
         )
-        await self._gateway.read_unknown_nodes(pods_of_pool(self._store, (pool.namespace, pool.uid)))
+        await self._executor.read_unknown_nodes(pods_of_pool(self._store, (pool.namespace, pool.uid)))
         pool = self._read()
         if pool is None or pool.uid != self._pool_uid:
             return ReconcileResult(0.0)  # it is gone, or replaced by another pool of the same name
@@ -162,11 +162,11 @@ class PoolWorker:
         self._record_refusals(plan.objects, filter(None, results))
         if not all(results):
             self.enqueue()  # an object is new: pods may be possible now
-        if plan.status is not None and not await self._gateway.subjects.status(pool, plan.status):
+        if plan.status is not None and not await self._executor.subjects.status(pool, plan.status):
             return False
-        self._gateway.subjects.add_events(self._outbox, pool, plan.events)
+        self._executor.subjects.add_events(self._outbox, pool, plan.events)
         await self._release(plan)
-        self._record_refusals(plan.pods, await self._gateway.pods(pool, plan.pods))
+        self._record_refusals(plan.pods, await self._executor.pods(pool, plan.pods))
         self._retries = self._retries.keep_wanted(plan, self._clock.wall())
         if self._tried_generation != pool.generation or reported != self._retries.refusals:
             self._tried_generation = pool.generation
@@ -174,7 +174,7 @@ class PoolWorker:
         return True
 
     async def _create(self, secret: Create) -> Refusal | None:
-        refusal = await self._gateway.create(secret)
+        refusal = await self._executor.create(secret)
         if refusal is None:
             name = secret.manifest["metadata"]["name"]
             self._secret_writes = self._secret_writes.after_creation(name, self._clock.wall())
@@ -182,7 +182,7 @@ class PoolWorker:
 
     async def _release(self, plan: PoolPlan) -> None:
         self._record_refusals(
-            plan.releases, await self._gateway.pools.claims(self._key[0], self._pool_uid, plan.releases)
+            plan.releases, await self._executor.pools.claims(self._key[0], self._pool_uid, plan.releases)
         )
 
     def _record_refusals(self, tried: Iterable[Intent], refusals: Iterable[Refusal]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.operator.controllers.test_job_worker import World, world
 from tests.unit.operator.given import IMAGE, KEYRING
-from understudy_operator.apply.gateway import Gateway
+from understudy_operator.apply.executor import Executor
 from understudy_operator.controllers import job_worker as worker
 from understudy_operator.controllers.job_worker import JobWorker
 from understudy_operator.observe.store import Kind
@@ -35,8 +35,8 @@ def apply_other(world: World, **spec: Any) -> None:
 @asynccontextmanager
 async def both_at_work(world: World) -> AsyncIterator[None]:
     clock = Clock()
-    gateway = Gateway(world.api, world.store, clock)
-    result = (world.store, gateway, KEYRING, IMAGE, world.gone.append, clock)
+    executor = Executor(world.api, world.store, clock)
+    result = (world.store, executor, KEYRING, IMAGE, world.gone.append, clock)
     workers = [JobWorker(("research", name), *result) for name in ("other", "llm")]
     try:
         yield

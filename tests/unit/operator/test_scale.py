@@ -12,7 +12,7 @@ from dataclasses import replace
 from tests.unit.operator.controllers.test_job_worker import FakeLink, links
 from tests.unit.operator.fake_api import CREATED, FakeApi, Raw, owned_by
 from tests.unit.operator.given import IMAGE, KEYRING, NOW, TEMPLATE, a_job
-from understudy_operator.apply.gateway import Gateway
+from understudy_operator.apply.executor import Executor
 from understudy_operator.controllers.job_worker import JobWorker
 from understudy_operator.observe.read import read_pod
 from understudy_operator.observe.store import Kind, Store
@@ -112,7 +112,7 @@ async def until(holds: Callable[[], bool]) -> None:
 async def running(world: World, links: list[FakeLink]) -> AsyncIterator[JobWorker]:
     """The job's worker, once status reports that the job runs and no write is left."""
     worker = JobWorker(
-        KEY, world.store, Gateway(world.api, world.store, Clock()), KEYRING, IMAGE, lambda _: None, Clock()
+        KEY, world.store, Executor(world.api, world.store, Clock()), KEYRING, IMAGE, lambda _: None, Clock()
     )
     try:
         await until(lambda: bool(links))

@@ -9,7 +9,7 @@ from tests.unit.operator.fake_api import FakeApi, Raw
 from tests.unit.operator.given import a_job
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.apply.events import Outbox
-from understudy_operator.apply.gateway import Gateway
+from understudy_operator.apply.executor import Executor
 from understudy_operator.observe.store import Store
 from understudy_operator.plan.intents import Event
 from understudy_operator.runtime.api import ApiError, NotLeading
@@ -24,11 +24,11 @@ class World:
     def __init__(self) -> None:
         self.api = FakeApi()
         loop = asyncio.get_running_loop()
-        self.gateway = Gateway(self.api, Store(), Clock(steady=loop.time))
-        self.outbox = self.gateway.outbox()
+        self.executor = Executor(self.api, Store(), Clock(steady=loop.time))
+        self.outbox = self.executor.outbox()
 
     def add(self, *events: Event, outbox: Outbox | None = None) -> None:
-        self.gateway.subjects.add_events(outbox or self.outbox, JOB, events)
+        self.executor.subjects.add_events(outbox or self.outbox, JOB, events)
 
     def fail(self, error: Exception | None) -> None:
         self.api.deny = lambda *_: error
@@ -69,7 +69,7 @@ async def test_an_event_that_was_written_without_an_answer_exists_once():
 
     world = World()
     world.api = Forgetful()
-    world.outbox = Gateway(world.api, Store(), Clock(steady=asyncio.get_running_loop().time)).outbox()
+    world.outbox = Executor(world.api, Store(), Clock(steady=asyncio.get_running_loop().time)).outbox()
     world.add(STARTED)
     await empty(world.outbox)
     assert world.written == ["Started"]
@@ -78,7 +78,7 @@ async def test_an_event_that_was_written_without_an_answer_exists_once():
 @in_virtual_time
 async def test_two_leaders_write_an_event_that_status_records_once_and_other_events_each():
     world = World()
-    other = world.gateway.outbox()
+    other = world.executor.outbox()
     world.add(COMPLETED, STARTED)
     world.add(COMPLETED, STARTED, outbox=other)
     await empty(world.outbox)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.operator.fake_api import FakeApi
 from tests.unit.operator.given import a_group, a_job
-from understudy_operator.apply.jobs import JobGateway
+from understudy_operator.apply.jobs import JobExecutor
 from understudy_operator.apply.pace import Pace
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan.intents import CreateJob, DeleteJob, PatchJob
@@ -23,11 +23,11 @@ PATH = "/apis/batch/v1/namespaces/research/jobs"
 class Cluster:
     def __init__(self) -> None:
         self.api, self.store = FakeApi(), Store()
-        self.gateway = JobGateway(self.api, self.store, Pace(time.monotonic))
+        self.executor = JobExecutor(self.api, self.store, Pace(time.monotonic))
 
     async def execute(self, *intents: Any) -> list[str]:
         """The messages of the refusals."""
-        return [refusal.message for refusal in await self.gateway.execute(JOB, intents)]
+        return [refusal.message for refusal in await self.executor.execute(JOB, intents)]
 
     def stored(self) -> list[str]:
         return [raw["metadata"]["name"] for raw in self.store.of_job(Kind.CHILD, ("research", "job-uid"))]
@@ -62,10 +62,10 @@ async def test_a_mistake_in_a_template_costs_a_few_requests_only(cluster: Cluste
 
 
 async def test_a_check_creates_nothing_and_reports_each_refusal(cluster: Cluster):
-    assert await cluster.gateway.dry_run(JOB, [creation(0).manifest]) == []
+    assert await cluster.executor.dry_run(JOB, [creation(0).manifest]) == []
     cluster.api.refuse = lambda manifest: f"no {manifest['metadata']['name']}"
     pod = {"kind": "Pod", "metadata": {"name": "llm-workers-0-0-abcde", "namespace": "research"}}
-    refusals = await cluster.gateway.dry_run(JOB, [creation(0).manifest, pod])
+    refusals = await cluster.executor.dry_run(JOB, [creation(0).manifest, pod])
     assert [refusal.message for refusal in refusals] == ["no llm-workers-0", "no <pod>"]
     assert cluster.api.objects == {}
 
@@ -73,12 +73,12 @@ async def test_a_check_creates_nothing_and_reports_each_refusal(cluster: Cluster
 async def test_a_check_reports_no_error_for_a_name_that_exists(cluster: Cluster):
     """Otherwise the job would wait without a message. The creation reports the owner of the existing object."""
     cluster.api.put(f"{PATH}/llm-workers-0", {"kind": "Job", "metadata": {"name": "llm-workers-0", "labels": {}}})
-    assert await cluster.gateway.dry_run(JOB, [creation(0).manifest]) == []
+    assert await cluster.executor.dry_run(JOB, [creation(0).manifest]) == []
 
 
 async def test_a_check_reports_no_error_for_a_webhook_that_does_not_support_dry_runs(cluster: Cluster):
     cluster.api.refuse = lambda _: 'admission webhook "old.example.com" does not support dry run'
-    assert await cluster.gateway.dry_run(JOB, [creation(0).manifest]) == []
+    assert await cluster.executor.dry_run(JOB, [creation(0).manifest]) == []
 
 
 async def test_a_job_is_resumed_with_another_template_only_once_its_clock_is_reset(cluster: Cluster):

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.operator.fake_api import FakeApi, Raw, owned_by
 from tests.unit.operator.given import NOW
-from understudy_operator.apply.gateway import Gateway
+from understudy_operator.apply.executor import Executor
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan.intents import ClaimPod, ClaimWarm, ReleaseClaim
 from understudy_operator.runtime.api import ApiError
@@ -38,7 +38,7 @@ class Server(FakeApi):
 class Given:
     def __init__(self) -> None:
         self.api, self.store = Server(), Store()
-        self.gateway = Gateway(self.api, self.store, Clock())
+        self.executor = Executor(self.api, self.store, Clock())
         labels = {names.LABEL_POOL: "shared", names.LABEL_JOB_UID: "pool-uid"}
         owned = {"ownerReferences": owned_by("pool-uid", "HotSparePool")}
         metadata = {"namespace": "research", "name": "shared-a", "uid": "uid-a", "labels": labels, **owned}
@@ -77,7 +77,7 @@ def given() -> Given:
 
 async def test_a_claim_is_the_jobs_uid_and_a_finalizer_in_one_write(given: Given):
     # when a job claims a spare
-    await given.gateway.pools.claims("research", "job-uid", [given.claim()])
+    await given.executor.pools.claims("research", "job-uid", [given.claim()])
 
     # then pod and store have the claim, and the store also finds the pod by the job
     assert given.claimants() == ("job-uid", "job-uid")
@@ -91,13 +91,13 @@ async def test_a_claim_is_the_jobs_uid_and_a_finalizer_in_one_write(given: Given
 
 async def test_of_two_claims_with_the_same_version_the_first_succeeds_and_the_second_is_rejected(given: Given):
     first, second = given.claim("job-1"), given.claim("job-2")
-    await given.gateway.pools.claims("research", "job-uid", [first, second])
+    await given.executor.pools.claims("research", "job-uid", [first, second])
     assert given.claimants() == ("job-1", "job-1")
 
 
 async def test_a_spare_that_is_gone_is_forgotten(given: Given):
     del given.api.objects[PATH]
-    await given.gateway.pools.claims("research", "job-uid", [given.claim()])
+    await given.executor.pools.claims("research", "job-uid", [given.claim()])
     assert given.store.get(Kind.POD, KEY) is None
 
 
@@ -107,35 +107,35 @@ async def test_an_unanswered_claim_is_repeated_unchanged(given: Given, lost: Exc
     # given a claim without an answer
     given.api.before, given.api.after = (None, lost) if done else (lost, None)
     with pytest.raises(type(lost)):
-        await given.gateway.pools.claims("research", "job-uid", [given.claim()])
+        await given.executor.pools.claims("research", "job-uid", [given.claim()])
 
     # when the job's next reconcile repeats unanswered claims, then it fails until there is an answer
     if not done:
         with pytest.raises(type(lost)):
-            await given.gateway.pools.resolve_unanswered("job-uid")
+            await given.executor.pools.resolve_unanswered("job-uid")
 
     # and with an answer the claim is made once
     given.api.before = given.api.after = None
-    await given.gateway.pools.resolve_unanswered("job-uid")
+    await given.executor.pools.resolve_unanswered("job-uid")
     assert given.claimants() == ("job-uid", "job-uid")
     calls = len(given.api.calls)
-    await given.gateway.pools.resolve_unanswered("job-uid")
+    await given.executor.pools.resolve_unanswered("job-uid")
     assert len(given.api.calls) == calls, "nothing is open any more"
 
 
 async def test_a_claim_that_another_job_was_faster_with_is_not_repeated_forever(given: Given):
     given.api.before = TimeoutError()
     with pytest.raises(TimeoutError):
-        await given.gateway.pools.claims("research", "job-uid", [given.claim("job-1")])
+        await given.executor.pools.claims("research", "job-uid", [given.claim("job-1")])
     given.api.before = None
-    await given.gateway.pools.claims("research", "job-uid", [given.claim("job-2")])
-    await given.gateway.pools.resolve_unanswered("job-1")
+    await given.executor.pools.claims("research", "job-uid", [given.claim("job-2")])
+    await given.executor.pools.resolve_unanswered("job-1")
     assert given.claimants() == ("job-2", "job-2")
 
 
 async def test_a_release_keeps_finalizers_of_others(given: Given):
-    await given.gateway.pools.claims("research", "job-uid", [given.claim()])
-    await given.gateway.pools.claims("research", "job-uid", [given.release()])
+    await given.executor.pools.claims("research", "job-uid", [given.claim()])
+    await given.executor.pools.claims("research", "job-uid", [given.release()])
     assert given.claimants() == (None, None)
     metadata = given.api.objects[PATH]["metadata"]
     assert metadata["finalizers"] == ["other/finalizer"]
@@ -144,7 +144,7 @@ async def test_a_release_keeps_finalizers_of_others(given: Given):
 
 async def test_a_spare_that_has_ended_and_has_no_finalizer_left_is_gone_at_once(given: Given):
     # given a claimed spare whose kubelet has confirmed its end
-    await given.gateway.pools.claims("research", "job-uid", [given.claim()])
+    await given.executor.pools.claims("research", "job-uid", [given.claim()])
     raw = given.api.objects[PATH]
     raw["metadata"] |= {
         "deletionTimestamp": "2026-11-20T10:00:00Z",
@@ -154,7 +154,7 @@ async def test_a_spare_that_has_ended_and_has_no_finalizer_left_is_gone_at_once(
     given.put(raw)
 
     # when its claim is released
-    await given.gateway.pools.claims("research", "job-uid", [given.release()])
+    await given.executor.pools.claims("research", "job-uid", [given.release()])
 
     # then the store removes it without waiting for the watch
     assert given.store.get(Kind.POD, KEY) is None
@@ -166,7 +166,7 @@ async def test_a_spare_that_has_ended_and_has_no_finalizer_left_is_gone_at_once(
 
 async def test_a_warm_claim_turns_the_spare_into_a_pod_of_the_job_in_one_write():
     given = Given()
-    await given.gateway.pools.claims("research", "job-uid", [given.claim_warm()])
+    await given.executor.pools.claims("research", "job-uid", [given.claim_warm()])
     for raw in (given.api.objects[PATH], given.store.get(Kind.POD, KEY)):
         assert raw is not None
         metadata = raw["metadata"]
@@ -179,8 +179,8 @@ async def test_a_warm_claim_turns_the_spare_into_a_pod_of_the_job_in_one_write()
 async def test_of_two_warm_claims_one_is_rejected_and_its_store_has_the_other():
     given = Given()
     one, other = given.claim_warm("job-uid"), given.claim_warm("other-uid")
-    await given.gateway.pools.claims("research", "job-uid", [one])
-    await given.gateway.pools.claims("research", "job-uid", [other])
+    await given.executor.pools.claims("research", "job-uid", [one])
+    await given.executor.pools.claims("research", "job-uid", [other])
     raw = given.store.get(Kind.POD, KEY)
     assert raw is not None
     assert raw["metadata"]["labels"][names.LABEL_JOB_UID] == "job-uid"
@@ -190,9 +190,9 @@ async def test_an_unanswered_warm_claim_is_repeated_before_anything_else():
     given = Given()
     given.api.after = ApiError(504, "Timeout", "no answer")
     with pytest.raises(ApiError):
-        await given.gateway.pools.claims("research", "job-uid", [given.claim_warm()])
+        await given.executor.pools.claims("research", "job-uid", [given.claim_warm()])
     given.api.after = None
-    await given.gateway.pools.resolve_unanswered("job-uid")
+    await given.executor.pools.resolve_unanswered("job-uid")
     raw = given.store.get(Kind.POD, KEY)
     assert raw is not None
     assert raw["metadata"]["labels"][names.LABEL_JOB_UID] == "job-uid"

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.operator.fake_api import FakeApi
 from tests.unit.operator.given import NOW, a_job, a_recovery, a_snapshot, a_status, in_round, observed, status_of
 from tests.unit.virtual_time import in_virtual_time
-from understudy_operator.apply.gateway import Gateway
+from understudy_operator.apply.executor import Executor
 from understudy_operator.apply.recovery_objects import RecoveryWriter
 from understudy_operator.observe.store import Store
 from understudy_operator.plan.intents import RecoveryHistory
@@ -29,7 +29,7 @@ class World:
 
     def new_writer(self) -> RecoveryWriter:
         """That of a replica which has just become the leader."""
-        return Gateway(self.api, Store(), Clock(steady=asyncio.get_running_loop().time)).recovery_writer()
+        return Executor(self.api, Store(), Clock(steady=asyncio.get_running_loop().time)).recovery_writer()
 
     def update(self, *recoveries: Recovery, limit: int = 200) -> None:
         self.writer.update(JOB, history_of(recoveries, limit))

@@ -14,7 +14,7 @@ from tests.unit.operator.fake_api import CREATED, FakeApi, Raw, owned_by
 from tests.unit.operator.given import IMAGE, KEYRING, NOW, SUCCEEDED, TEMPLATE, a_recovery, a_snapshot
 from tests.unit.operator.metrics.reading import scraped
 from tests.unit.virtual_time import in_virtual_time
-from understudy_operator.apply.gateway import Gateway
+from understudy_operator.apply.executor import Executor
 from understudy_operator.controllers import job_worker as worker
 from understudy_operator.controllers import reconcile_loop
 from understudy_operator.controllers.job_worker import JobWorker
@@ -140,9 +140,9 @@ def virtual() -> Clock:
 @asynccontextmanager
 async def at_work(world: World, clock: Clock | None = None) -> AsyncIterator[None]:
     clock = clock or Clock()
-    gateway = Gateway(world.api, world.store, clock)
+    executor = Executor(world.api, world.store, clock)
     gone = world.gone.append
-    world.worker = JobWorker(KEY, world.store, gateway, KEYRING, IMAGE, gone, clock, has_kueue=lambda: world.has_kueue)
+    world.worker = JobWorker(KEY, world.store, executor, KEYRING, IMAGE, gone, clock, has_kueue=lambda: world.has_kueue)
     try:
         yield
     finally:

@@ -13,7 +13,7 @@ from tests.unit.operator.fake_api import CREATED, FakeApi, Raw
 from tests.unit.operator.given import KEYRING
 from tests.unit.operator.given_pool import SPARE_TEMPLATE
 from tests.unit.virtual_time import in_virtual_time
-from understudy_operator.apply.gateway import Gateway
+from understudy_operator.apply.executor import Executor
 from understudy_operator.controllers import pool_worker, reconcile_loop
 from understudy_operator.controllers.pool_worker import PoolWorker
 from understudy_operator.observe.store import Kind, Store
@@ -74,8 +74,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 @asynccontextmanager
 async def at_work(world: World, clock: Clock | None = None) -> AsyncIterator[PoolWorker]:
     clock = clock or Clock()
-    gateway = Gateway(world.api, world.store, clock)
-    worker = PoolWorker(KEY, world.store, gateway, KEYRING, world.gone.append, clock)
+    executor = Executor(world.api, world.store, clock)
+    worker = PoolWorker(KEY, world.store, executor, KEYRING, world.gone.append, clock)
     try:
         yield worker
     finally:

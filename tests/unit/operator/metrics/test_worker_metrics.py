@@ -10,7 +10,7 @@ from tests.unit.operator.controllers.test_job_worker import APPOINTED, KEY, PATH
 from tests.unit.operator.fake_api import FakeApi, Raw
 from tests.unit.operator.given import IMAGE, KEYRING, a_snapshot
 from tests.unit.operator.metrics.reading import scraped
-from understudy_operator.apply.gateway import Gateway
+from understudy_operator.apply.executor import Executor
 from understudy_operator.controllers import job_worker as worker
 from understudy_operator.controllers import reconcile_loop
 from understudy_operator.controllers.job_worker import JobWorker
@@ -32,8 +32,8 @@ class Replica:
 
     def __init__(self, api: FakeApi, store: Store) -> None:
         self.metrics = OperatorMetrics()
-        gateway = Gateway(api, store, Clock())
-        self.worker = JobWorker(KEY, store, gateway, KEYRING, IMAGE, lambda _: None, Clock(), metrics=self.metrics)
+        executor = Executor(api, store, Clock())
+        self.worker = JobWorker(KEY, store, executor, KEYRING, IMAGE, lambda _: None, Clock(), metrics=self.metrics)
 
     def logged(self) -> dict[tuple[str, ...], float]:
         return scraped(self.metrics.book.text())

@@ -1,4 +1,4 @@
-"""The gateway's writes, and how it handles writes that are rejected, late, in conflict or unanswered."""
+"""The executor's writes, and how it handles writes that are rejected, late, in conflict or unanswered."""
 
 import asyncio
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import pytest
 from tests.unit.operator.fake_api import FakeApi, Raw, owned_by
 from tests.unit.operator.given import a_job
 from tests.unit.virtual_time import in_virtual_time
-from understudy_operator.apply.gateway import Gateway
+from understudy_operator.apply.executor import Executor
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan.facts.refusals import RefusalKind
 from understudy_operator.plan.facts.status import JobStatus
@@ -54,7 +54,7 @@ class Server(FakeApi):
 class Given:
     def __init__(self) -> None:
         self.api, self.store = Server(), Store()
-        self.gateway = Gateway(self.api, self.store, Clock())
+        self.executor = Executor(self.api, self.store, Clock())
 
     def known(self) -> list[str]:
         return [raw["metadata"]["name"] for raw in self.store.of_job(Kind.POD, (JOB.namespace, JOB.uid))]
@@ -77,43 +77,43 @@ async def test_a_creation_that_was_done_without_an_answer_is_found_and_not_repea
     # given a creation that was done without an answer
     given.api.after = lost
     if isinstance(lost, ApiError):
-        assert [refusal.kind for refusal in await given.gateway.pods(JOB, [a_creation()])] == [RefusalKind.SERVER]
+        assert [refusal.kind for refusal in await given.executor.pods(JOB, [a_creation()])] == [RefusalKind.SERVER]
     else:
         with pytest.raises(type(lost)):
-            await given.gateway.pods(JOB, [a_creation()])
+            await given.executor.pods(JOB, [a_creation()])
     assert given.known() == []
 
     # when the next reconcile begins
     given.api.after = None
-    await given.gateway.resolve_unanswered(JOB)
+    await given.executor.resolve_unanswered(JOB)
 
     # then the operator knows the pod, and no creation is unanswered
     assert given.known() == ["a"]
     assert len(given.api.of_kind("Pod")) == 1
-    assert await given.gateway.pods(JOB, [a_creation("b")]) == []
+    assert await given.executor.pods(JOB, [a_creation("b")]) == []
     assert given.known() == ["a", "b"]
 
 
 async def test_an_unanswered_creation_blocks_further_ones_and_the_servers_error_is_reported(given: Given):
     given.api.after = ApiError(500, "InternalError", "etcdserver: request timed out")
-    await given.gateway.pods(JOB, [a_creation()])
-    await given.gateway.resolve_unanswered(JOB)  # AlreadyExists is an answer: the pod exists
+    await given.executor.pods(JOB, [a_creation()])
+    await given.executor.resolve_unanswered(JOB)  # AlreadyExists is an answer: the pod exists
     given.api.objects.clear()
     given.store.replace(Kind.POD, [], float("inf"))
-    await given.gateway.pods(JOB, [a_creation("b")])
+    await given.executor.pods(JOB, [a_creation("b")])
     given.api.objects.clear()
-    await given.gateway.resolve_unanswered(JOB)
-    refusals = await given.gateway.pods(JOB, [a_creation("c")])
+    await given.executor.resolve_unanswered(JOB)
+    refusals = await given.executor.pods(JOB, [a_creation("c")])
     assert [refusal.message for refusal in refusals] == ["etcdserver: request timed out"]
     assert f"{PODS}/c" not in given.api.objects
 
 
 async def test_a_webhook_that_fails_leaves_no_creation_unanswered(given: Given):
     given.api.after = ApiError(500, "InternalError", 'failed calling webhook "v": context deadline exceeded')
-    (refusal,) = await given.gateway.pods(JOB, [a_creation()])
+    (refusal,) = await given.executor.pods(JOB, [a_creation()])
     assert refusal.kind is RefusalKind.WEBHOOK
     given.api.after = None
-    assert await given.gateway.pods(JOB, [a_creation("b")]) == []
+    assert await given.executor.pods(JOB, [a_creation("b")]) == []
 
 
 @in_virtual_time
@@ -127,7 +127,7 @@ async def test_a_service_is_recreated_once_the_api_server_has_freed_its_address(
     service = Create({"kind": "Service", "metadata": metadata, "spec": {"clusterIP": "10.0.0.9"}})
 
     # then the Service exists once the address is free; if another Service has the address, the refusal is reported
-    refusal = await given.gateway.create(service)
+    refusal = await given.executor.create(service)
     assert (refusal is None) is soon
     assert [raw["spec"]["clusterIP"] for raw in given.api.of_kind("Service")] == (["10.0.0.9"] if soon else [])
 
@@ -135,11 +135,11 @@ async def test_a_service_is_recreated_once_the_api_server_has_freed_its_address(
 async def test_unanswered_creations_are_forgotten_with_the_job(given: Given):
     given.api.after = TimeoutError()
     with pytest.raises(TimeoutError):
-        await given.gateway.pods(JOB, [a_creation()])
+        await given.executor.pods(JOB, [a_creation()])
     given.api.after = None
-    given.gateway.forget(JOB.uid)
+    given.executor.forget(JOB.uid)
     given.api.objects.clear()
-    await given.gateway.resolve_unanswered(JOB)
+    await given.executor.resolve_unanswered(JOB)
     assert given.api.of_kind("Pod") == []
 
 
@@ -147,9 +147,9 @@ async def test_a_status_in_conflict_reads_the_job_again(given: Given):
     raw = {"kind": "TrainingJob", "metadata": {"namespace": "research", "name": "llm", "uid": JOB.uid}}
     now = given.api.put(JOB_PATH, raw)
     old = replace(JOB, resource_version="1")
-    assert not await given.gateway.subjects.status(old, JobStatus(phase="Running"))
+    assert not await given.executor.subjects.status(old, JobStatus(phase="Running"))
     assert given.store.get(Kind.JOB, ("research", "llm")) == now
-    assert await given.gateway.subjects.status(
+    assert await given.executor.subjects.status(
         replace(JOB, resource_version=now["metadata"]["resourceVersion"]), JobStatus(phase="x")
     )
     assert given.api.objects[JOB_PATH]["status"]["phase"] == "x"
@@ -158,7 +158,7 @@ async def test_a_status_in_conflict_reads_the_job_again(given: Given):
 async def test_a_status_of_a_job_that_is_gone_is_no_error_and_the_job_is_forgotten(given: Given):
     metadata = {"namespace": "research", "name": "llm", "uid": JOB.uid, "resourceVersion": "7"}
     given.store.put(Kind.JOB, {"metadata": metadata})
-    assert not await given.gateway.subjects.status(JOB, JobStatus())
+    assert not await given.executor.subjects.status(JOB, JobStatus())
     assert given.store.get(Kind.JOB, ("research", "llm")) is None
 
 
@@ -172,7 +172,7 @@ def _deletion(given: Given, name: str, reason: str, grace_s: int | None = None, 
 
 async def test_a_limited_number_of_deletions_runs_in_parallel(given: Given):
     intents = [_deletion(given, f"p{number}", "surplus") for number in range(3 * AT_ONCE)]
-    await given.gateway.pods(JOB, intents)
+    await given.executor.pods(JOB, intents)
     assert given.api.of_kind("Pod") == []
     assert given.api.most_at_once == AT_ONCE
 
@@ -181,7 +181,7 @@ async def test_an_error_of_one_deletion_does_not_stop_the_others(given: Given):
     deletion = _deletion(given, "old", "lost")
     given.api.after = OSError("reset")
     with pytest.raises(OSError, match="reset"):
-        await given.gateway.pods(JOB, [a_creation(), deletion])
+        await given.executor.pods(JOB, [a_creation(), deletion])
     assert f"{PODS}/old" not in given.api.objects
 
 
@@ -189,7 +189,7 @@ async def test_a_deleted_pod_with_a_finalizer_does_not_count_as_gone(given: Give
     labels = {names.LABEL_JOB_UID: JOB.uid}
     metadata = {"finalizers": ["example.com/mine"], "labels": labels, "ownerReferences": owned_by(JOB.uid)}
     deletion = _deletion(given, "held", "its node is gone", 0, **metadata)
-    await given.gateway.pods(JOB, [deletion])
+    await given.executor.pods(JOB, [deletion])
     assert given.known() == ["held"]
 
 
@@ -198,7 +198,7 @@ async def test_a_pod_that_has_changed_since_it_was_observed_is_not_force_deleted
     seen = given.api.put(f"{PODS}/late", {"kind": "Pod", "metadata": {"namespace": "research"}, "spec": {}})
     version, uid = seen["metadata"]["resourceVersion"], seen["metadata"]["uid"]
     given.api.put(f"{PODS}/late", {**seen, "status": {"phase": "Running"}})
-    await given.gateway.pods(JOB, [DeletePod("late", uid, 0, "its node is gone", version)])
+    await given.executor.pods(JOB, [DeletePod("late", uid, 0, "its node is gone", version)])
     assert f"{PODS}/late" in given.api.objects
 
 
@@ -208,7 +208,7 @@ async def test_a_pod_is_released_from_one_finalizer_and_keeps_the_others(given: 
     given.store.put(Kind.POD, given.api.put(f"{PODS}/held", {"kind": "Pod", "metadata": metadata, "spec": {}}))
     seen = given.api.objects[f"{PODS}/held"]["metadata"]
     release = ReleasePod("held", seen["uid"], ("example.com/mine",), "its node is dead", seen["resourceVersion"])
-    await given.gateway.pods(JOB, [release])
+    await given.executor.pods(JOB, [release])
     assert given.api.objects[f"{PODS}/held"]["metadata"]["finalizers"] == ["example.com/mine"]
 
 
@@ -218,12 +218,12 @@ async def test_a_finalizer_that_was_removed_meanwhile_does_not_come_back(given: 
     seen = given.api.put(f"{PODS}/held", {"kind": "Pod", "metadata": metadata, "spec": {}})["metadata"]
     given.api.put(f"{PODS}/held", given.api.objects[f"{PODS}/held"])
     release = ReleasePod("held", seen["uid"], ("example.com/mine",), "its node is dead", seen["resourceVersion"])
-    assert await given.gateway.pods(JOB, [release]) == []
+    assert await given.executor.pods(JOB, [release]) == []
     assert "finalizers" not in given.api.objects[f"{PODS}/held"]["metadata"]
 
 
 async def test_a_finalizer_of_a_new_pod_of_the_same_name_is_not_removed(given: Given):
     metadata = {"namespace": "research", "finalizers": ["example.com/mine"], "uid": "second"}
     given.api.put(f"{PODS}/held", {"kind": "Pod", "metadata": metadata, "spec": {}})
-    await given.gateway.pods(JOB, [ReleasePod("held", "first", (), "its node is dead", "1")])
+    await given.executor.pods(JOB, [ReleasePod("held", "first", (), "its node is dead", "1")])
     assert given.api.objects[f"{PODS}/held"]["metadata"]["finalizers"] == ["example.com/mine"]

@@ -17,10 +17,10 @@ from functools import partial
 from typing import TypeVar
 
 from understudy_operator.apply.events import Outbox
-from understudy_operator.apply.jobs import JobGateway
+from understudy_operator.apply.jobs import JobExecutor
 from understudy_operator.apply.pace import Pace
 from understudy_operator.apply.parallel import in_parallel, slow_start
-from understudy_operator.apply.pools import PoolGateway
+from understudy_operator.apply.pools import PoolExecutor
 from understudy_operator.apply.recovery_objects import RecoveryWriter
 from understudy_operator.apply.subject import ReconciledObject, Subjects, create_controlled, refusals_of
 from understudy_operator.observe.store import Kind, Raw, Store
@@ -53,14 +53,14 @@ PodIntents = Sequence[PodIntent]
 T = TypeVar("T")
 
 
-class Gateway:
+class Executor:
     def __init__(self, api: Api, store: Store, clock: Clock) -> None:
         self._api, self._store, self._steady = api, store, clock.steady
-        self.pace = Pace(clock.steady)  # for all writes of a leader, and not only of this gateway
+        self.pace = Pace(clock.steady)  # for all writes of a leader, and not only of this executor
         self._unanswered: dict[str, dict[str, _PendingCreation]] = {}  # by job uid and pod name
-        self.jobs = JobGateway(api, store, self.pace)
+        self.jobs = JobExecutor(api, store, self.pace)
         self.subjects = Subjects(api, store, self.pace)
-        self.pools = PoolGateway(api, store, self.pace)
+        self.pools = PoolExecutor(api, store, self.pace)
 
     async def remove(self, job: Job, reason: str) -> list[Refusal]:
         """Delete the TrainingJob, after all objects that belong to it."""
