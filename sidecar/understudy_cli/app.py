@@ -18,7 +18,7 @@ from understudy_cli.api import Api
 from understudy_cli.cluster import PODS, Cluster
 from understudy_cli.credentials import find_access
 from understudy_cli.diagnosis import examine
-from understudy_cli.facts import Job, Pod, Recovery
+from understudy_cli.facts import INJECTED_JOB, Job, Pod, Recovery
 from understudy_cli.failures import CommandFailed, ExitCode, NoAnswer, NotFound, NotPossible, WrongCall
 from understudy_cli.live import job_frames, tree_frames, wait_for_drain, wait_for_drill
 from understudy_cli.log_lines import Wanted
@@ -468,7 +468,8 @@ def drill(
 ) -> None:
     """Break a job on purpose, and show what a real fault would cost.
 
-    Only if spec.drills is Allowed. Needs the right to patch the job. A drill never counts against a node or a pod.
+    Only if spec.drills is Allowed. Needs the right to patch the job, or the pods of an injected job. A drill never
+    counts against a node or a pod.
     """
     cluster = connect(kubeconfig, context, namespace)
     found = cluster.job(job)
@@ -483,7 +484,10 @@ def drill(
     pods = [read_pod(raw) for raw in cluster.pods_of(found)]
     known = {recovery.detected_at for recovery in cluster.recoveries_of(found)}
     request = f"{fault.value} {datetime.now(UTC).strftime('%Y-%m-%dT%H:%M:%S.%fZ')}"
-    cluster.annotate_job(found, {names.ANNOTATION_DRILL: request})
+    if found.kind == INJECTED_JOB:
+        cluster.annotate(drills.pod_to_annotate(found, pods), {names.ANNOTATION_DRILL: request})
+    else:
+        cluster.annotate_job(found, {names.ANNOTATION_DRILL: request})
     result = wait_for_drill(cluster.follow(found), found, request, pods, known, timeout, program())
     if result.remark and not output.is_data:
         remark(result.remark)

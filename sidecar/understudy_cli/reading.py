@@ -64,9 +64,14 @@ def read_job(raw: Raw) -> Job:
         avoided_nodes=tuple(map(_avoided, fields.entries(status, "avoidedNodes"))),
         pool=_name(raw, "spec", "spares", "pool"),
         restarts=fields.count(status, "restarts"),
-        allows_drills=fields.text(raw, "spec", "drills") == "Allowed",
+        allows_drills="Allowed" in _drills_settings(raw),
         drill=_drill(fields.table(status, "drill")),
     )
+
+
+def _drills_settings(raw: Raw) -> tuple[str, str]:
+    """Of a TrainingJob and of an InjectedJob."""
+    return fields.text(raw, "spec", "drills"), fields.text(raw, "spec", "annotations", "drills")
 
 
 def read_recovery(raw: Raw) -> Recovery:

@@ -25,7 +25,8 @@ ANNOTATION_WRITTEN_FIELDS = f"{GROUP}/written-fields"  # of a Job: the fields of
 ANNOTATION_SPEC_HASH = f"{GROUP}/spec-hash"  # of a pod, or a Job: World.template_hash, ReplicatedJob.template_hash
 ANNOTATION_FAILED_STARTS = f"{GROUP}/failed-starts"  # of a pod: number of consecutive failed pods before it
 ANNOTATION_GANG_MEMBER = f"{GROUP}/gang-member"  # "true" on a spare that replaces a lost pod: plan/capacity/gang.py
-ANNOTATION_DRILL = f"{GROUP}/drill"  # of a TrainingJob: what to break now, and the time of the request
+#: Of a TrainingJob, or of a pod of an injected job: what to break now, and the time of the request.
+ANNOTATION_DRILL = f"{GROUP}/drill"
 ANNOTATION_FAULTY = f"{GROUP}/faulty"  # of a node: why it is faulty; "false": it is not, despite all other sources
 ANNOTATION_MAINTENANCE = f"{GROUP}/maintenance"  # of a node: why it will leave soon
 ANNOTATION_FAULT_EXPIRES = f"{GROUP}/fault-expires"  # of a node: when the two above expire, as RFC 3339 or Unix seconds

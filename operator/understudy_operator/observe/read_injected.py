@@ -38,7 +38,12 @@ def read_injected(raw: Raw) -> Job:
         orphans="orphan" in metadata.get("finalizers", ()),
         created_at=created_at,
         completed_at=completed_at,
-        spec=JobSpec(replicated_jobs=world.groups, world=world, network=Network(hostnames=False)),
+        spec=JobSpec(
+            replicated_jobs=world.groups,
+            world=world,
+            network=Network(hostnames=False),
+            drills_allowed=settings.drills_allowed,
+        ),
         status=status,
         injected=InjectedJob(
             metadata["uid"], groups, int(spec.get("terminationGracePeriodSeconds", 30)), target["kind"], target["name"]

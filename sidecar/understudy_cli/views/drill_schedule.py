@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from understudy_cli.facts import Job
+from understudy_cli.facts import INJECTED_JOB, Job
 from understudy_cli.failures import WrongCall
 from understudy_protocol.enums import Drill
 
@@ -40,10 +40,14 @@ def schedule_manifests(job: Job, drill: Drill, cron: str, image: str) -> list[di
         },
         "containers": [container],
     }
+    is_injected = job.kind == INJECTED_JOB
+    reads = ["get", "list", "watch"]
     rights = [
-        _rule("understudy.dev", "trainingjobs", ["get", "list", "watch", "patch"], names=[job.name]),
+        _rule("understudy.dev", "injectedjobs", reads, names=[job.name])
+        if is_injected
+        else _rule("understudy.dev", "trainingjobs", [*reads, "patch"], names=[job.name]),
         _rule("understudy.dev", "recoveries", ["list", "watch"]),
-        _rule("", "pods", ["list", "watch"]),
+        _rule("", "pods", ["list", "watch", *(["patch"] if is_injected else [])]),
     ]
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},

@@ -7,7 +7,7 @@ The operator decides about a request, breaks the job, and records that in status
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from understudy_cli.facts import TRAINING_JOB, Drill, Job, Pod, Recovery
+from understudy_cli.facts import INJECTED_JOB, Drill, Job, Pod, Recovery
 from understudy_cli.failures import NotPossible
 from understudy_cli.views.phrases import NONE, precise
 from understudy_protocol import enums
@@ -45,15 +45,26 @@ class DrillResult:
 
 def check_drill(job: Job) -> None:
     """Raises NotPossible with the fix. The operator checks these and further conditions."""
-    if job.kind != TRAINING_JOB:
-        raise NotPossible(f"{job.name} is an injected job: drills need a TrainingJob with spec.drills: Allowed")
     if job.has_ended:
         raise NotPossible(f"job {job.name} has ended")
+    if not job.allows_drills and job.kind == INJECTED_JOB:
+        raise NotPossible(
+            f"job {job.name} does not allow drills. If it may be broken on purpose: set the annotation "
+            "understudy.dev/drills: Allowed in its pod template, and create it again"
+        )
     if not job.allows_drills:
         raise NotPossible(
             f"job {job.name} does not allow drills. If it may be broken on purpose: kubectl patch tj {job.name} "
             f'-n {job.namespace} --type merge -p \'{{"spec":{{"drills":"Allowed"}}}}\''
         )
+
+
+def pod_to_annotate(job: Job, pods: Iterable[Pod]) -> Pod:
+    """Any pod of an injected job takes the request: one that training ends least likely. Raises NotPossible."""
+    ranked = [pod for pod in pods if pod.group_rank is not None]
+    if not ranked:
+        raise NotPossible(f"job {job.name} does not train now: no pod has ranks")
+    return min(ranked, key=lambda pod: (pod.group_rank, pod.name))
 
 
 def result(

@@ -14,7 +14,7 @@ from understudy_cli.facts import Drill, Job
 from understudy_cli.failures import NotPossible, WrongCall
 from understudy_cli.reading import read_job, read_pod
 from understudy_cli.views.drill_schedule import schedule_manifests
-from understudy_cli.views.drills import DrillRow, check_drill, result
+from understudy_cli.views.drills import DrillRow, check_drill, pod_to_annotate, result
 from understudy_protocol import enums
 
 PODS = "/api/v1/namespaces/team-a/pods"
@@ -43,9 +43,24 @@ def test_a_job_that_does_not_allow_drills_is_answered_with_the_command_that_allo
     )
 
 
-def test_an_injected_job_and_a_job_that_has_ended_cannot_be_broken() -> None:
-    with pytest.raises(NotPossible, match="drills need a TrainingJob"):
-        check_drill(read_job(samples.drillable() | {"kind": "InjectedJob"}))
+def injected(**annotations: str) -> Job:
+    raw = samples.drillable()
+    return read_job(raw | {"kind": "InjectedJob", "spec": {"annotations": annotations}})
+
+
+def test_an_injected_job_allows_drills_by_an_annotation_of_its_pods() -> None:
+    with pytest.raises(NotPossible, match=r"set the annotation understudy\.dev/drills: Allowed in its pod template"):
+        check_drill(injected())
+    check_drill(injected(drills="Allowed"))
+
+
+def test_the_pod_with_the_lowest_rank_takes_the_request_for_an_injected_job() -> None:
+    assert pod_to_annotate(injected(), BEFORE).group_rank == 0
+    with pytest.raises(NotPossible, match="no pod has ranks"):
+        pod_to_annotate(injected(), [])
+
+
+def test_a_job_that_has_ended_cannot_be_broken() -> None:
     with pytest.raises(NotPossible, match="has ended"):
         check_drill(job(conditions=[samples.condition("Failed", "True", "x")]))
 
@@ -111,6 +126,15 @@ def test_the_account_of_the_cron_job_may_change_this_job_alone() -> None:
     assert names == {"llm-drill-pod", pod["serviceAccountName"]}
     assert pod["containers"][0]["command"] == ["understudy", "drill", "llm", "--fault", "pod", "--yes"]
     assert (cron["spec"]["schedule"], cron["spec"]["concurrencyPolicy"]) == ("0 3 * * 1", "Forbid")
+
+
+def test_the_account_for_an_injected_job_may_change_pods_and_not_the_injectedjob() -> None:
+    _, role, *_ = schedule_manifests(injected(drills="Allowed"), enums.Drill.POD, "0 3 * * 1", "example.com/cli:1")
+    assert [(rule["resources"], rule["verbs"]) for rule in role["rules"]] == [
+        (["injectedjobs"], ["get", "list", "watch"]),
+        (["recoveries"], ["list", "watch"]),
+        (["pods"], ["list", "watch", "patch"]),
+    ]
 
 
 def test_a_long_name_fits() -> None:

@@ -1,4 +1,5 @@
-"""Drills: a user asks the operator to break a job on purpose (spec.drills), by an annotation of the TrainingJob. Pure.
+"""Drills: a user asks the operator to break a job on purpose (spec.drills), by an annotation of the TrainingJob, or of
+a pod of an injected job. Pure.
 
 The value of the annotation understudy.dev/drill is "FAULT TIME", such as "Process 2026-11-26T04:30:00Z".
 
@@ -122,6 +123,9 @@ def _read(text: str) -> _Request | None:
 def _refusal(observed: Observed, request: _Request, now: float) -> str:
     """Why nothing is broken, and what to do."""
     job = observed.job
+    if not job.spec.drills_allowed and job.injected is not None:
+        annotation = "annotation understudy.dev/drills of the pod template is not Allowed"
+        return f"{annotation}: set it, and create the {job.injected.target_kind} again"
     if not job.spec.drills_allowed:
         return "spec.drills is Forbidden: set it to Allowed"
     if job.spec.world is None:

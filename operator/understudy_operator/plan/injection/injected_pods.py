@@ -55,7 +55,8 @@ def inject(
     injected = copy.deepcopy(dict(pod))
     spec, metadata = injected["spec"], injected["metadata"]
     annotations = metadata.setdefault("annotations", {})
-    annotations.pop(names.ANNOTATION_DRAIN, None)  # for one pod: in a template it would drain each pod of the job
+    for request in (names.ANNOTATION_DRAIN, names.ANNOTATION_DRILL):  # for one pod, and not for each of a template
+        annotations.pop(request, None)
     owner = read_owner(injected)
     settings = read_injection_settings(annotations)
     trainer = _trainer(spec, annotations.get(names.ANNOTATION_TRAINER_CONTAINER, settings.container))

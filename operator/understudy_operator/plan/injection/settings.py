@@ -26,6 +26,7 @@ RESERVED = frozenset(
         names.ANNOTATION_AVOIDED_NODES,
         names.ANNOTATION_SPEC_HASH,
         names.ANNOTATION_DRAIN,
+        names.ANNOTATION_DRILL,
     }
 )
 
@@ -41,6 +42,7 @@ class InjectionSettings:
     nproc_per_node: int = 0  # 0: the number in the command, else 1
     spares: int = 0
     min_pods: int = 0  # 0: the job does not shrink
+    drills_allowed: bool = False  # users may break it on purpose
     world: Mapping[str, Any] = field(default_factory=dict)  # other fields of World that differ from the defaults
 
     def of_world(self, nproc: int, actives: int, spares: int) -> World:
@@ -140,6 +142,10 @@ def _boolean(text: str) -> bool:
     return {"true": True, "false": False}[_one_of("true", "false")(text)]
 
 
+def _allowed(text: str) -> bool:
+    return _one_of("Allowed", "Forbidden")(text) == "Allowed"
+
+
 def _worker_grace_period(text: str) -> float:
     if seconds(text) > LONGEST_WORKER_GRACE_PERIOD_S:
         raise ValueError(text)
@@ -189,7 +195,7 @@ SHORTEST_LAUNCHER_TIMEOUT_S = 5.0  # as in the CRD
 LONGEST_WORKER_GRACE_PERIOD_S = 3600.0  # as in the CRD
 MOST_RECOVERIES = 1000  # as in the CRD
 _DURATIONS = "a duration such as 30s, 10m or 1h"
-_OWN = ("launcher", "container", "nproc_per_node", "spares", "min_pods")
+_OWN = ("launcher", "container", "nproc_per_node", "spares", "min_pods", "drills_allowed")
 #: name: (field of InjectionSettings or World, reader, valid values for messages)
 _TABLE: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "launcher": ("launcher", _one_of(AUTO, WRAP, TORCHRUN, NONE), "Auto, Wrap, Torchrun or None"),
@@ -197,6 +203,7 @@ _TABLE: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "nproc-per-node": ("nproc_per_node", _number(1), "the number of workers of each pod, 1 or more"),
     "spares": ("spares", _number(0), "the number of pods that wait as spares, 0 or more"),
     "min-pods": ("min_pods", _number(1), "the number of pods to shrink to, 1 or more"),
+    "drills": ("drills_allowed", _allowed, "Allowed or Forbidden"),
     "fork-server": ("zygote", _boolean, "true or false"),
     "preload": ("preload", _modules, "names of modules, separated by commas"),
     "python": ("python", _program, "the path of a Python in the image, such as /usr/bin/python3"),

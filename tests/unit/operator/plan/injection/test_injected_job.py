@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.unit.operator.given import (
@@ -38,12 +39,13 @@ from understudy_operator.plan.facts.status import written
 from understudy_operator.plan.injection.injected_pods import inject
 from understudy_operator.plan.injection.owner import read_owner
 from understudy_operator.plan.injection.resolve import resolve_injected_job
-from understudy_operator.plan.injection.settings import Objection
+from understudy_operator.plan.injection.settings import Objection, read_injection_settings
 from understudy_operator.plan.injection.targets import manifest_of, read_target, spec_of
 from understudy_operator.plan.intents import CreatePod, DeletePod, DeleteSecret, PatchJob
 from understudy_operator.plan.reconcile import reconcile
+from understudy_operator.plan.times.rfc3339 import micro_time
 from understudy_protocol import pod as names
-from understudy_protocol.enums import Fault
+from understudy_protocol.enums import Drill, Fault
 from understudy_protocol.observer import Refused
 
 NO_LIMIT = 2**31 - 1
@@ -385,3 +387,59 @@ def test_the_patched_job_is_the_controller_of_the_pods_whatever_their_labels_nam
     forged = {keys.JOB_NAME: "of-another-owner", keys.CONTROLLER_UID: "their-uid"}
     pods = tuple(replace(pod, labels={**pod.labels, **forged}) for pod in PODS)
     assert {intent.name for intent in plan(given(pods=pods)).jobs} == {"train"}
+
+
+# Drills ---------------------------------------------------------------------------------------------------------------
+
+
+def drilled(*requests: str, allowed: bool = True, status: Raw | None = None) -> Observed:
+    """Pods that request drills, in order."""
+    pods = [
+        replace(pod, annotations={**pod.annotations, names.ANNOTATION_DRILL: request} if request else pod.annotations)
+        for pod, request in zip(PODS, requests, strict=False)
+    ]
+    snapshot = replace(a_snapshot(number=4), restarts_left=10)
+    found = given(in_round(4) | (status or {}), (*pods, *PODS[len(pods) :]), snapshot=snapshot)
+    return replace(found, job=replace(found.job, spec=replace(found.job.spec, drills_allowed=allowed)))
+
+
+def request(fault: str, at: float = NOW) -> str:
+    return f"{fault} {micro_time(at)}"
+
+
+def test_a_pod_of_an_injected_job_requests_a_drill() -> None:
+    # given two pods with requests, then the newest one counts
+    found = plan(drilled(request("Node", NOW - 30), request("Pod"))).status.drill
+    assert (found.fault, found.pods, found.refusal) == (Drill.POD, ("a1",), "")
+    # and its pod is deleted once status has it
+    recorded = drilled(request("Node", NOW - 30), request("Pod"))
+    recorded = replace(
+        recorded, job=replace(recorded.job, status=msgspec.structs.replace(recorded.job.status, drill=found))
+    )
+    deleted = [step for step in plan(recorded).pods if isinstance(step, DeletePod)]
+    assert [(step.name, step.grace_s) for step in deleted] == [("a1", 0)]
+
+
+def test_a_request_that_was_handled_stays_the_newest_after_its_pod_is_gone() -> None:
+    handled = plan(drilled("", request("Pod"))).status.drill
+    found = drilled(request("Node", NOW - 3000))
+    found = replace(found, job=replace(found.job, status=msgspec.structs.replace(found.job.status, drill=handled)))
+    written = plan(found).status
+    assert written is None or written.drill == handled
+
+
+def test_an_injected_job_has_to_allow_drills() -> None:
+    found = plan(drilled(request("Pod"), allowed=False)).status.drill
+    assert found.refusal == (
+        "annotation understudy.dev/drills of the pod template is not Allowed: set it, and create the Job again"
+    )
+    settings = read_injection_settings({"understudy.dev/drills": "Allowed"})
+    assert settings.drills_allowed
+    with pytest.raises(Objection, match=r"understudy.dev/drills is 'yes': set it to Allowed or Forbidden"):
+        read_injection_settings({"understudy.dev/drills": "yes"})
+
+
+def test_a_request_in_a_template_would_drill_with_each_pod_and_is_dropped() -> None:
+    pod = golden_pod("job")
+    pod["metadata"].setdefault("annotations", {})[names.ANNOTATION_DRILL] = request("Pod")
+    assert names.ANNOTATION_DRILL not in inject(pod, IMAGE).pod["metadata"]["annotations"]
