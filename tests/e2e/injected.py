@@ -138,8 +138,8 @@ class InjectedTraining(Training):
         (entry,) = job["spec"]["replicatedJobs"]
         spec = entry["template"]["spec"] | {"parallelism": PODS, "completions": PODS, "backoffLimit": 0}
         template = spec["template"]
-        sizes = {"nproc-per-node": self.workers, "spares": PODS - self.members}
-        annotations = {} if self.label_alone else {f"understudy.dev/{name}": str(n) for name, n in sizes.items()}
+        settings = {"nproc-per-node": self.workers, "spares": PODS - self.members, "drills": "Allowed"}
+        annotations = {} if self.label_alone else {f"understudy.dev/{name}": str(x) for name, x in settings.items()}
         template["metadata"] = {"labels": {"understudy.dev/inject": "enabled"}, "annotations": annotations}
         for constraint in template["spec"].get("topologySpreadConstraints", []):
             constraint["labelSelector"] = {"matchLabels": {LABEL_JOB: self.group}}

@@ -9,6 +9,8 @@ its pods exit 0, including the spare. The measured times are in build/bench/inje
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,6 +125,21 @@ def test_a_killed_worker_restarts_in_place(training: InjectedTraining, journal: 
     assert (act.fault, act.strategy) == ("Process", "InPlace")
     assert act.pods_after == act.pods_before
     note(journal, training, "worker", act)
+
+
+def test_a_drill_breaks_a_worker_and_shows_what_it_costs_if_the_pods_allow_it(training: InjectedTraining) -> None:
+    acts.settle(training)
+    words = ("drill", training.group, "--fault", "process", "--yes", "-n", training.namespace, "-o", "json")
+    command = [sys.executable, "-m", "understudy_cli", *words, "--kubeconfig", str(training.cluster.kubeconfig)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    if training.label_alone:
+        assert (done.returncode, "understudy.dev/drills: Allowed" in done.stderr) == (1, True), done.stderr
+        return
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["rows"]
+    assert row["strategy"] == "InPlace"
+    assert training.status()["lastRecovery"]["reason"].startswith("a drill")
+    acts.settle(training)
 
 
 def test_a_killed_sidecar_causes_no_restart_that_the_job_would_count(training: InjectedTraining) -> None:
