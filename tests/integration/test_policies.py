@@ -657,7 +657,7 @@ def test_a_user_who_loses_the_right_to_create_pods_keeps_the_jobs_and_changes_no
 
 
 def test_a_thief_of_the_operators_token_can_choose_the_key_of_a_job(server: "ApiServer") -> None:
-    """Not defended, as docs/explanation/security.md says."""
+    """A limit that docs/explanation/security.md states."""
     # when the thief replaces the Secret of a job
     chosen = a_secret("ours", owned=True, data={"key": "Y2hvc2Vu"})
     must(server.kubectl("-n", TEAM, "delete", "secret", "ours", "--wait=false", f"--as={OPERATOR}"))
@@ -667,7 +667,7 @@ def test_a_thief_of_the_operators_token_can_choose_the_key_of_a_job(server: "Api
 
 
 def test_the_account_that_renews_the_certificate_has_the_key_of_the_webhook(server: "ApiServer") -> None:
-    """Not defended, as docs/explanation/security.md says."""
+    """A limit that docs/explanation/security.md states."""
     name, data = f"{WEBHOOK}-tls", {"tls.crt": "Y3J0", "tls.key": "a2V5"}
     apply(server, [an_object("Secret", name, SYSTEM, type="kubernetes.io/tls", data=data)])
     words = ("-n", SYSTEM, "get", "secret", name, "-o", "jsonpath={.data.tls\\.key}", f"--as={ROTATION}")

@@ -547,7 +547,7 @@ async def test_a_secret_that_exists_counts_as_created_and_is_not_read(world: Wor
 
 
 async def test_a_secret_that_an_editor_creates_for_the_next_attempt_is_that_of_its_pods(world: World):
-    """Not defended, as docs/explanation/security.md says: the operator reads no Secret."""
+    """A limit that docs/explanation/security.md states: the operator reads no Secret."""
     world.apply_job()
     async with at_work(world, virtual()):
         await world.until(lambda: len(world.api.of_kind("Pod")) == 2)

@@ -108,7 +108,7 @@ def test_the_objects_of_a_namespace_take_a_limited_part_of_the_memory(
 
 
 def test_the_objects_of_three_namespaces_take_more_than_the_limit_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not defended, as docs/explanation/security.md says: the limit is that of each namespace."""
+    """A limit that docs/explanation/security.md states: the limit is that of each namespace."""
     monkeypatch.setattr("understudy_operator.observe.store.NAMESPACE_BYTES", 12 * MIB)
     store = Store()
     tracemalloc.start()

@@ -265,7 +265,7 @@ def test_an_injected_pod_belongs_to_the_job_that_controls_it_and_a_copy_to_none(
 
 
 def test_a_job_with_the_name_of_a_jobsets_job_adds_pods_to_an_injected_training(store: Store):
-    """Not defended, as docs/explanation/security.md says: the operator does not read which JobSet owns the Job."""
+    """A limit that docs/explanation/security.md states: the operator does not read which JobSet owns the Job."""
     pod = an_injected_pod("jobset")
     namespace, uid = pod["metadata"]["namespace"], pod["metadata"]["labels"][names.LABEL_JOB_UID]
     (controller,) = pod["metadata"]["ownerReferences"]

@@ -179,7 +179,7 @@ async def test_31_addresses_with_all_slots_do_not_delay_another_one() -> None:
 
 
 async def test_32_addresses_with_all_slots_delay_another_one() -> None:
-    """Not defended, as docs/explanation/security.md says."""
+    """A limit that docs/explanation/security.md states."""
     async with serving(replace(WEBHOOKS, request_s=1.0)) as served, held_by(served, hostile_addresses(32), each=1):
         began = time.monotonic()
         assert await served.ask() == "HTTP/1.1 200 OK"
@@ -187,7 +187,7 @@ async def test_32_addresses_with_all_slots_delay_another_one() -> None:
 
 
 async def test_connections_of_the_same_address_delay_it() -> None:
-    """Not defended, as docs/explanation/security.md says."""
+    """A limit that docs/explanation/security.md states."""
     async with serving(replace(WEBHOOKS, request_s=1.0)) as served, held_by(served, [GOOD], each=8):
         began = time.monotonic()
         assert await served.ask() == "HTTP/1.1 200 OK"

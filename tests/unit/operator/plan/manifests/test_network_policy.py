@@ -66,7 +66,7 @@ def test_all_pods_of_the_job_reach_its_members() -> None:
 
 
 def test_the_policy_covers_neither_pods_of_other_replicated_jobs_nor_spares_of_a_pool() -> None:
-    """Not defended, as docs/explanation/security.md says."""
+    """A limit that docs/explanation/security.md states."""
     data, job, pool = a_group("data", 1, 1), a_job(), a_warm_pool()
     job = replace(job, spec=replace(job.spec, replicated_jobs=(*job.spec.replicated_jobs, data)))
     other = job_manifest(job, data, 0, IMAGE)["spec"]["template"]["metadata"]["labels"]
