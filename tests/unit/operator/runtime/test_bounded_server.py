@@ -212,6 +212,16 @@ async def test_half_sent_large_bodies_of_31_addresses_delay_the_large_body_of_an
                 assert time.monotonic() - began < 1.0
 
 
+async def test_half_sent_large_bodies_of_31_addresses_delay_the_first_large_body_of_another_one() -> None:
+    """A limit that docs/explanation/security.md states."""
+    limits, large = replace(WEBHOOKS, body=200_000, body_s=0.5), b"x" * 150_000
+    half = head(len(large)) + b"x" * 1000
+    async with serving(limits) as served, held_by(served, hostile_addresses(31), each=8, sends=half):
+        began = time.monotonic()
+        assert await served.ask(body=large) == "HTTP/1.1 200 OK"
+        assert 1.0 < time.monotonic() - began < 31 / 4 * 0.5 + 1.0
+
+
 @pytest.mark.attack("D2", "all slots are taken by addresses of one IPv6 network", before="others waited for their time")
 async def test_a_network_with_all_slots_does_not_delay_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     # given hostile addresses of one network, with one slot each
