@@ -172,6 +172,17 @@ def test_a_certificate_has_its_usages_and_is_renewed_in_time() -> None:
     assert seconds(authority["renewBefore"]) > 2 * seconds(spec["duration"])
 
 
+async def test_without_a_configured_issuer_the_authoritys_key_is_in_a_secret_of_the_release(tmp_path: Path) -> None:
+    """A limit that docs/explanation/security.md states."""
+    items = rendered()
+    issuer = CertManager(items, tmp_path)
+    await issuer.issue(NAME)
+    # given the issuer of the webhook's certificate, then the Secret of its key is in its namespace, that of the release
+    authority = only(items, "Issuer", f"{NAME}-ca")
+    assert authority["metadata"]["namespace"] == "system"
+    assert "PRIVATE KEY" in issuer.secrets[authority["spec"]["ca"]["secretName"]]["tls.key"]
+
+
 def test_a_configured_issuer_is_used_and_no_other_is_created() -> None:
     result = (
         "webhook.certificates.issuerRef.kind=ClusterIssuer",

@@ -29,8 +29,9 @@ TEAM = "team"
 OPERATOR = f"system:serviceaccount:{SYSTEM}:understudy-operator"
 ROTATION = f"system:serviceaccount:{SYSTEM}:understudy-rotation"
 ARGO = f"system:serviceaccount:{TEAM}:argo"
+FLOW = f"system:serviceaccount:{TEAM}:flow"
 WEBHOOKS_ACCOUNT = f"system:serviceaccount:{SYSTEM}:understudy-webhook"
-EDITOR = "editor-of-jobs"  # with the chart's additions to Kubernetes' role edit
+EDITOR = "editor-of-jobs"  # with Kubernetes' role edit and the chart's additions to it
 WEBHOOK = "understudy-webhook"
 CONFIGURATION = f"mutatingwebhookconfiguration/{WEBHOOK}"
 KUBE = "understudy.dev/v1alpha1"
@@ -44,7 +45,11 @@ RIGHTS = {
         ("", ["pods"], ["create"]),
     ],
     ARGO: [("understudy.dev", ["trainingjobs"], ["get", "create"]), ("", ["pods"], ["create"])],
+    FLOW: [("understudy.dev", ["trainingjobs"], ["get", "create"])],
+    "leaver": [("understudy.dev", WRITTEN_BY_USERS, ["get", "create", "patch"]), ("", ["pods"], ["create"])],
 }
+#: Namespaces of Kubernetes, and the release's own.
+CLOSED_NAMESPACES = ("kube-system", "kube-public", "kube-node-lease", SYSTEM)
 #: The time until the API server enforces applied policies.
 POLICY_S = 30.0
 
@@ -102,6 +107,31 @@ def a_pool(name: str = "shared") -> Raw:
     return {"apiVersion": KUBE, "kind": "HotSparePool", "metadata": {"name": name, "namespace": TEAM}, "spec": spec}
 
 
+def an_owned_object_of_each_kind(namespace: str) -> list[Raw]:
+    """As the operator creates them for a job."""
+    manifests = [
+        a_pod("evil", owned=True),
+        a_job_of_batch("evil", owned=True),
+        a_secret("evil", owned=True),
+        an_object("Service", "evil", owned=True, spec=PORTS),
+        an_object("PersistentVolumeClaim", "evil", owned=True, spec=CLAIM),
+        {
+            **an_object("NetworkPolicy", "evil", owned=True, spec={"podSelector": {}}),
+            "apiVersion": "networking.k8s.io/v1",
+        },
+        {**A_RECOVERY, "metadata": {"name": "evil", "ownerReferences": OWNED}},
+    ]
+    return [{**x, "metadata": {**x["metadata"], "namespace": namespace}} for x in manifests]
+
+
+def a_pod_that_mounts(secret: str, owned: bool = False, labels: dict[str, str] | None = None) -> Raw:
+    """With another account, too."""
+    pod = a_pod("another", owned=owned)
+    pod["metadata"]["labels"] = labels or {}
+    pod["spec"] |= {"serviceAccountName": "admin", "volumes": [{"name": "v", "secret": {"secretName": secret}}]}
+    return pod
+
+
 CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
 CLAIMS = {"volumeClaimPolicies": [{"templates": [{"metadata": {"name": "data"}, "spec": CLAIM}]}]}
 
@@ -111,7 +141,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ApiServer"]:
     """With the chart installed, except its pods, and a namespace in which other users' pods and Jobs run."""
     with an_api_server() as server:
         folder = tmp_path_factory.mktemp("chart")
-        items = [x for x in yaml.load_all(rendered(server, "{}", folder, "--skip-tests"), yaml.CSafeLoader) if x]
+        values = "{networkPolicies: {jobs: {enabled: true}}}"  # the operator then may write NetworkPolicies
+        items = [x for x in yaml.load_all(rendered(server, values, folder, "--skip-tests"), yaml.CSafeLoader) if x]
         left_out = ("Deployment", "Service", "PodDisruptionBudget", "ValidatingWebhookConfiguration")
         for namespace in (SYSTEM, TEAM):
             must(server.kubectl("create", "namespace", namespace))
@@ -124,9 +155,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ApiServer"]:
         apply(server, [*pods, *secrets, finalized, a_job_of_batch("theirs")])
         apply(server, [a_job_of_batch("injected", labels=injected), a_training_job(suspend=True), a_pool("there")])
         apply(server, [manifest for user, rules in RIGHTS.items() for manifest in a_role(user, rules)])
-        for role in ("view", "edit"):
-            bound = (f"--clusterrole=understudy-jobs-{role}", f"--user={EDITOR}")
-            must(server.kubectl("-n", TEAM, "create", "rolebinding", f"{role}-jobs", *bound))
+        # No controller runs here that would aggregate these into the role edit.
+        for role in ("understudy-jobs-view", "understudy-jobs-edit", "system:aggregate-to-edit"):
+            bound = (f"--clusterrole={role}", f"--user={EDITOR}")
+            must(server.kubectl("-n", TEAM, "create", "rolebinding", f"{role.rpartition(':')[2]}-bound", *bound))
         wait_until_enforced(server, True)
         yield server
 
@@ -172,8 +204,9 @@ def as_user(server: "ApiServer", user: str, *words: str, stdin: str = "") -> str
     return "" if done.returncode == 0 else done.stderr
 
 
-def creates(user: str, manifest: Raw) -> Attack:
-    return lambda server: as_user(server, user, "create", "-f", "-", stdin=json.dumps(manifest))
+def creates(user: str, *manifests: Raw) -> Attack:
+    text = "\n---\n".join(map(json.dumps, manifests))
+    return lambda server: as_user(server, user, "create", "-f", "-", stdin=text)
 
 
 def patches(user: str, manifest: str, patch: Raw) -> Attack:
@@ -273,14 +306,13 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     # with the operator's token
     "creates a pod that no job owns": (creates(OPERATOR, a_pod("evil")), MESSAGE_OWNER),
     "creates a Job that no TrainingJob owns": (creates(OPERATOR, a_job_of_batch("evil")), MESSAGE_OWNER),
-    "creates a pod in kube-system": (
-        creates(OPERATOR, a_pod("evil", "kube-system", owned=True)),
-        "may not write in namespace kube-system",
-    ),
-    "creates a pod beside the operator": (
-        creates(OPERATOR, a_pod("evil", SYSTEM, owned=True)),
-        f"may not write in namespace {SYSTEM}",
-    ),
+    **{
+        f"creates an object of each kind in {namespace}": (
+            creates(OPERATOR, *an_owned_object_of_each_kind(namespace)),
+            f"may not write in namespace {namespace}",
+        )
+        for namespace in CLOSED_NAMESPACES
+    },
     "changes the image of another user's pod": (
         patches(OPERATOR, "pod/theirs", {"spec": {"containers": [{"name": "a", "image": "evil"}]}}),
         MESSAGE_OWNER,
@@ -345,6 +377,10 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         creates("author", a_training_job("evil")),
         "user author may not create pods in namespace team, and a TrainingJob creates pods",
     ),
+    "gets pods by a controller without a right to": (
+        creates(FLOW, a_training_job("evil")),
+        f"user {FLOW} may not create pods in namespace team, and a TrainingJob creates pods",
+    ),
     "gets pods by a pool without a right to": (
         creates("author", a_pool()),
         "user author may not create pods in namespace team, and a HotSparePool creates pods",
@@ -384,6 +420,12 @@ def test_the_api_server_rejects_the_attack(server: "ApiServer", attack: str) -> 
     # then a policy of the chart rejects it, and the message states the allowed values
     assert message in lines
     assert "ValidatingAdmissionPolicy" in lines
+
+
+@pytest.mark.parametrize("namespace", CLOSED_NAMESPACES)
+def test_each_kind_is_rejected_in_a_namespace_of_kubernetes_or_the_release(server: "ApiServer", namespace: str) -> None:
+    attempt, message = ATTACKS[f"creates an object of each kind in {namespace}"]
+    assert attempt(server).count(message) == 7
 
 
 # Rights that no role grants -------------------------------------------------------------------------------------------
@@ -494,6 +536,9 @@ ALLOWED: dict[str, Attack] = {
         an_object("Secret", f"{WEBHOOK}-tls", SYSTEM, type="kubernetes.io/tls", data={"tls.crt": "", "tls.key": ""}),
     ),
     "the operator creates a job's pod": creates(OPERATOR, a_pod("another", owned=True)),
+    "the operator creates a pod with another account and another user's Secret": creates(
+        OPERATOR, a_pod_that_mounts("theirs", owned=True)
+    ),
     "the operator annotates a job's pod": patches(OPERATOR, "pod/ours", {"metadata": {"annotations": {"a": "b"}}}),
     "the operator deletes a job's pod": deletes(OPERATOR, "pod/ours"),
     "the operator creates a job's Secret": creates(OPERATOR, a_secret("another", owned=True)),
@@ -505,6 +550,10 @@ ALLOWED: dict[str, Attack] = {
         OPERATOR, "job/injected", {"metadata": {"labels": {"a": "b"}}, "spec": {"backoffLimit": 1000}}
     ),
     "a user who may create pods creates a TrainingJob": creates("editor", a_training_job("mine")),
+    "an editor reads the key of a job": requests_review(EDITOR, "get", "secret", "ours"),
+    "an editor mounts the key of a job, in a pod with the labels of the job": creates(
+        EDITOR, a_pod_that_mounts("ours", labels={"understudy.dev/job-name": "llm"})
+    ),
     "a user who may create pods creates a pool": creates("editor", a_pool()),
     "a user who may create pods scales a pool up": scales("editor", "there", 2),
     "a user who may not create pods scales a pool down": scales("author", "there", 0),
@@ -573,18 +622,57 @@ def test_namespaces_have_to_opt_in_if_the_chart_requires_it(server: "ApiServer",
     values = "{admissionPolicies: {namespaceLabels: {example.com/training: allowed}}}"
     shown = rendered(server, values, tmp_path, "--show-only", "templates/policies.yaml")
     apply(server, [x for x in yaml.load_all(shown, yaml.CSafeLoader) if x])
-    create = ALLOWED["the operator creates a job's pod"]
+    create = creates(OPERATOR, *an_owned_object_of_each_kind(TEAM))
     deadline = time.monotonic() + POLICY_S
-    # then it is rejected in a namespace without the label, with the name of the label
-    while not (lines := create(server)):
+    # then each kind is rejected in a namespace without the label, with the name of the label
+    refused = "lacks one of the labels example.com/training=allowed (admissionPolicies.namespaceLabels)"
+    while create(server).count(refused) != 7:
         assert time.monotonic() < deadline, "the policy does not follow"
         time.sleep(0.2)
-    assert "lacks one of the labels example.com/training=allowed (admissionPolicies.namespaceLabels)" in lines
     # and allowed once the namespace has the label
     must(server.kubectl("label", "namespace", TEAM, "example.com/training=allowed"))
     while create(server):
         assert time.monotonic() < deadline, "the policy does not follow"
         time.sleep(0.2)
+
+
+def test_a_user_who_loses_the_right_to_create_pods_keeps_the_jobs_and_changes_no_spec(server: "ApiServer") -> None:
+    # given a user who has created a TrainingJob, and has since lost the right to create pods
+    job = json.dumps(a_training_job("left"))
+    must(server.kubectl("create", "--as=leaver", "-f", "-", stdin=job))
+    apply(server, a_role("leaver", RIGHTS["leaver"][:1]))
+    change = patches("leaver", "trainingjob/left", {"spec": {"suspend": True}})
+    deadline = time.monotonic() + POLICY_S
+    # then the user cannot change the spec
+    while not (lines := change(server)):
+        assert time.monotonic() < deadline, "the API server still grants the right"
+        time.sleep(0.2)
+    assert "user leaver may not create pods in namespace team" in lines
+    # and the operator still creates pods of the job, and writes its status
+    assert ALLOWED["the operator creates a job's pod"](server) == ""
+    written = json.loads(must(server.kubectl("-n", TEAM, "get", "trainingjob", "left", "-o", "json")))
+    written["status"] = {"phase": "Running"}
+    text = json.dumps(written)
+    assert as_user(server, OPERATOR, "replace", "--subresource=status", "-f", "-", stdin=text) == ""
+
+
+def test_a_thief_of_the_operators_token_can_choose_the_key_of_a_job(server: "ApiServer") -> None:
+    """A limit that docs/explanation/security.md states."""
+    # when the thief replaces the Secret of a job
+    chosen = a_secret("ours", owned=True, data={"key": "Y2hvc2Vu"})
+    must(server.kubectl("-n", TEAM, "delete", "secret", "ours", "--wait=false", f"--as={OPERATOR}"))
+    must(server.kubectl("create", "-f", "-", f"--as={OPERATOR}", stdin=json.dumps(chosen)))
+    # then pods that start later get the chosen key
+    assert must(server.kubectl("-n", TEAM, "get", "secret", "ours", "-o", "jsonpath={.data.key}")) == "Y2hvc2Vu"
+
+
+def test_the_account_that_renews_the_certificate_has_the_key_of_the_webhook(server: "ApiServer") -> None:
+    """A limit that docs/explanation/security.md states."""
+    name, data = f"{WEBHOOK}-tls", {"tls.crt": "Y3J0", "tls.key": "a2V5"}
+    apply(server, [an_object("Secret", name, SYSTEM, type="kubernetes.io/tls", data=data)])
+    words = ("-n", SYSTEM, "get", "secret", name, "-o", "jsonpath={.data.tls\\.key}", f"--as={ROTATION}")
+    assert must(server.kubectl(*words)) == "a2V5"
+    must(server.kubectl("-n", SYSTEM, "delete", "secret", name))
 
 
 def test_the_annotation_that_decides_about_the_launcher_is_immutable(server: "ApiServer") -> None:

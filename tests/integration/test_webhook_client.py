@@ -10,6 +10,7 @@ import pytest
 
 from tests.cluster.paths import CHECKOUT
 from tests.integration.conftest import ApiServer, an_api_server
+from tests.integration.test_chart_applied import must
 from tests.ports import free_port
 from tests.unit.webhook.golden import IMAGE
 from tests.unit.webhook.golden import pod as golden_pod
@@ -59,9 +60,9 @@ def configured(server: ApiServer, port: int, made: CertificateSet) -> str:
     return server.kubectl("apply", "-f", "-", stdin=json.dumps(whole)).stdout
 
 
-def injected(server: ApiServer) -> str:
-    """Names of a dry-run pod's init containers, or the error."""
-    words = ("create", "--dry-run=server", "-o", "jsonpath={.spec.initContainers[*].name}", "-f", "-")
+def injected(server: ApiServer, field: str = "name") -> str:
+    """Names of a dry-run pod's init containers, or another field of theirs, or the error."""
+    words = ("create", "--dry-run=server", "-o", f"jsonpath={{.spec.initContainers[*].{field}}}", "-f", "-")
     pod = golden_pod("job") | {"apiVersion": "v1", "kind": "Pod"}
     pod["metadata"]["namespace"] = "default"
     result = server.kubectl(*words, stdin=json.dumps(pod))
@@ -97,3 +98,31 @@ async def test_the_api_server_presents_the_pages_certificate_and_other_callers_g
     finally:
         await serving.close()
     assert set(results(serving)) == {"Injected"}
+
+
+async def test_a_reader_of_the_webhooks_secret_that_gets_its_traffic_answers_in_its_place(tmp_path: Path) -> None:
+    """A limit that docs/explanation/security.md states."""
+    port, made = free_port(), await openssl.make_certificate([HOST], LIFE_S)
+    write(tmp_path, made)
+    with an_api_server() as server:
+        # given an account that can read Secrets in the namespace of the webhook's certificate
+        files = (f"--cert={tmp_path / 'tls.crt'}", f"--key={tmp_path / 'tls.key'}")
+        must(server.kubectl("create", "secret", "tls", "understudy-webhook-tls", *files))
+        must(server.kubectl("create", "role", "reader", "--verb=get", "--resource=secrets"))
+        must(server.kubectl("create", "rolebinding", "reader", "--role=reader", "--user=reader"))
+        read = must(server.kubectl("get", "secret", "understudy-webhook-tls", "-o", "json", "--as=reader"))
+        for name, text in json.loads(read)["data"].items():
+            (tmp_path / f"stolen-{name}").write_bytes(base64.b64decode(text))
+        # when it serves with this certificate at the address that the API server calls
+        serving = Serving("example.com/evil:1")
+        serving.load(tmp_path / "stolen-tls.crt", tmp_path / "stolen-tls.key")
+        await serving.listen(port)
+        try:
+            assert "created" in await asyncio.to_thread(configured, server, port, made)
+            async with asyncio.timeout(30):
+                while (found := await asyncio.to_thread(injected, server, "image")) == "":
+                    pass  # the API server needs a moment to load its configuration
+        finally:
+            await serving.close()
+    # then the API server applies its patch to labeled pods
+    assert found.split()[0] == "example.com/evil:1"

@@ -9,7 +9,7 @@ Rules:
   server closes a connection without a pending answer: of a network with more than its share, or else the longest idle
   one of any address.
 - A body has a Content-Length of at most `body` bytes, checked before it is read. Bodies of more than SMALL bytes are
-  read in turn.
+  read in turn: addresses that send slowly wait for addresses that send fast.
 - Answers are computed one at a time, in turn: addresses with slow answers wait for addresses with fast ones.
 - Callers are never logged. They are counted (`on_drop`).
 """
@@ -105,7 +105,10 @@ class BoundedServer:
     ) -> None:
         self._answer, self._limits, self._tls, self._on_drop = answer, limits, tls, on_drop
         self._slots = FairSemaphore(limits.slots, limits.per_address, limits.waiting)
-        self._large = FairSemaphore(limits.large_bodies, limits.large_bodies_per_address, limits.slots)
+        # An address that has sent a large body fast goes before unknown ones, and these before slow ones.
+        self._large = FairSemaphore(
+            limits.large_bodies, limits.large_bodies_per_address, limits.slots, unknown_cost=limits.body_s / 2
+        )
         self._work = FairSemaphore(1, 1, limits.slots)
         self._connections: dict[asyncio.BaseProtocol, _Connection] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -287,6 +290,9 @@ class BoundedServer:
             body = await request.content.readexactly(length) if length else b""
         except (asyncio.IncompleteReadError, web.RequestPayloadError) as error:
             raise ConnectionResetError("the body has ended early") from error
+        finally:
+            if length > SMALL:
+                self._large.note_cost(connection.address, asyncio.get_running_loop().time() - connection.since)
         self._enter(connection, _State.ANSWERING)
         try:
             async with self._work.slot(connection.address):

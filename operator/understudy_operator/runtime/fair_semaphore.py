@@ -5,7 +5,7 @@ Rules:
   `waiting` of them. A request may need several places: it waits until all of them are free, and no other request gets
   one of them meanwhile.
 - A free place goes to the address whose network has the fewest places. Ties go to the address with the fewest places
-  of its own, then to the network whose requests have cost least (`note_cost`; an unknown network has cost nothing),
+  of its own, then to the network whose requests have cost least (`note_cost`; for an unknown network `unknown_cost`),
   then to the address that has waited longest. A network is a /64 of IPv6, or one address.
 - If too many requests wait, the network with the most waiting requests loses one: the newest request of its address
   with the most. Ties go to the newest address.
@@ -37,8 +37,9 @@ class _Request:
 
 
 class FairSemaphore:
-    def __init__(self, places: int, per_address: int, waiting: int) -> None:
+    def __init__(self, places: int, per_address: int, waiting: int, unknown_cost: float = 0.0) -> None:
         self._places, self._per_address, self._most_waiting = places, per_address, waiting
+        self._unknown_cost = unknown_cost
         self._taken: Counter[str] = Counter()
         self._taken_by_network: Counter[str] = Counter()
         self._waiting: dict[str, deque[_Request]] = {}  # in the order of their turns
@@ -123,7 +124,7 @@ class FairSemaphore:
 
     def _precedence(self, address: str) -> tuple[int, int, float]:
         network = network_of(address)
-        return self._taken_by_network[network], self._taken[address], self._costs.get(network, 0.0)
+        return self._taken_by_network[network], self._taken[address], self._costs.get(network, self._unknown_cost)
 
     def _next(self, address: str) -> "_Request":
         """The address's oldest request. The address goes to the end of the line."""

@@ -7,6 +7,7 @@ import asyncio
 import base64
 import json
 import os
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import pytest
 import yaml
 
@@ -197,6 +199,35 @@ async def test_a_pod_in_a_namespace_without_the_label_is_not_touched(kube: Kube,
     await injected(kube)
     await kube.until("the Secret of the Job", lambda: kube.list("secrets"))
     assert await kube.list(f"/api/v1/namespaces/{other}/secrets") == []
+
+
+@pytest.mark.attack("D2", "calls the webhook as a pod, with the review of a pod", before="changed nothing, too")
+async def test_a_caller_that_is_not_the_api_server_gets_an_answer_and_changes_nothing(
+    kube: Kube, webhook: None
+) -> None:
+    # given a pod that is not injected
+    raw = a_pod(kube, 0)
+    del raw["metadata"]["labels"][names.LABEL_INJECT]
+    existing = await kube.call("POST", "pods", raw)
+    # when a process without any right sends the webhook a review of this pod, with the label
+    configurations = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+    (entry,) = (await kube.call("GET", f"{configurations}/{WEBHOOK}"))["webhooks"]
+    trust = ssl.create_default_context(cadata=base64.b64decode(entry["clientConfig"]["caBundle"]).decode())
+    asked = {"uid": "1", "kind": {"kind": "Pod"}, "namespace": kube.namespace, "object": a_pod(kube, 0)}
+    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": asked}
+    async with (
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as session,
+        session.post(entry["clientConfig"]["url"], json=review) as answer,
+    ):
+        response = (await answer.json())["response"]
+    # then it gets the patch as an answer
+    assert response["allowed"]
+    assert "understudy-sidecar" in base64.b64decode(response["patch"]).decode()
+    # and has changed nothing: once a Job that was injected later has its Secret, only this Job has objects
+    await injected(kube)
+    await kube.until("the Secret of the Job", lambda: kube.list("secrets"))
+    assert await kube.call("GET", f"pods/{existing['metadata']['name']}") == existing
+    assert len(await kube.list("injectedjobs")) == len(await kube.list("secrets")) == 1
 
 
 async def test_a_pod_that_cannot_be_injected_is_refused_with_the_reason(kube: Kube, webhook: None) -> None:

@@ -83,6 +83,12 @@ def test_images_install_only_wheels_with_known_hashes() -> None:
     assert re.findall(r"-r /build/(\w+)\.lock", text) == ["pip", "operator", "pip", "sidecar"]
 
 
+def test_only_the_dockerfile_of_an_example_is_not_pinned() -> None:
+    """A limit that docs/explanation/security.md states."""
+    dockerfiles = {path: text for path, text in texts().items() if path.endswith("Dockerfile")}
+    assert sorted(path for path, text in dockerfiles.items() if "@sha256:" not in text) == ["examples/jax/Dockerfile"]
+
+
 @pytest.mark.parametrize("name", LOCKS)
 def test_each_requirement_of_a_lock_is_one_version_with_its_hashes(name: str) -> None:
     text = (CHECKOUT / "requirements" / f"{name}.lock").read_text().replace("\\\n", " ")

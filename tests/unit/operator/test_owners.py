@@ -43,6 +43,16 @@ def test_a_pod_that_the_job_does_not_own_is_not_one_of_its_pods() -> None:
     assert [[pod.name for pod in pods] for pods in of_job(store)] == [["ours"], []]
 
 
+@pytest.mark.attack("B4", "a kubelet creates a mirror pod with the labels of a job", before="not counted, too")
+def test_a_mirror_pod_with_the_labels_of_a_job_is_not_one_of_its_pods() -> None:
+    # given a mirror pod that has ended, with the node as its controller, as Kubernetes requires
+    store, mirror = Store(), a_pod(labels("job-uid"), owned_by("uid-of-the-node", "Node"))
+    mirror["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "x"}
+    mirror["status"]["phase"] = "Failed"
+    store.put(Kind.POD, mirror)
+    assert of_job(store) == ((), ())
+
+
 @pytest.mark.attack(
     "B4",
     "a pod of another owner has the label of a claim of a job",

@@ -11,10 +11,16 @@ import pytest
 
 from tests.unit.operator.controllers.test_job_worker import FakeLink, World, at_work, links, run_pods, virtual, world
 from tests.unit.operator.fake_api import CREATED, Raw, owned_by
-from tests.unit.operator.given import KEYRING
+from tests.unit.operator.given import IMAGE, KEYRING
+from tests.unit.operator.plan.injection.test_injected_job import stored
 from tests.unit.virtual_time import in_virtual_time
+from tests.unit.webhook.golden import pod as golden_pod
+from understudy_operator.apply import adoption_link
+from understudy_operator.apply.adoption_link import AdoptionKeys
 from understudy_operator.observe.read_pool import pods_of_pool
 from understudy_operator.observe.store import Kind, Store
+from understudy_operator.plan.injection.injected_pods import inject
+from understudy_operator.plan.intents import AdoptSpare
 from understudy_protocol import pod as names
 from understudy_protocol import wire
 from understudy_protocol.enums import CloseReason
@@ -23,6 +29,7 @@ from understudy_protocol.membership import Close
 __all__ = ["links", "world"]  # fixtures
 
 ATTACKER = "attacker"
+INJECTED = f"/apis/understudy.dev/v1alpha1/namespaces/{ATTACKER}/injectedjobs"
 FAILED = wire.encode(Close(CloseReason.FAILED, "a foreign close"))
 
 
@@ -86,14 +93,56 @@ async def test_the_key_of_a_job_is_derived_from_its_own_uid_and_namespace(attack
     "an object in another namespace that names the uid of a job",
     before="keys were random, and each in a Secret of the job's own namespace",
 )
-def test_an_injected_job_of_another_namespace_that_names_the_uid_of_a_job_gets_another_key():
+@in_virtual_time
+async def test_an_injected_job_of_another_namespace_that_names_the_uid_of_a_job_gets_another_key(world: World):
     """Its uid is in the spec of its InjectedJob, and the API server does not check that field."""
-    assert KEYRING.of_job(ATTACKER, "job-uid", 0) != KEYRING.of_job("research", "job-uid", 0)
+    # given an InjectedJob with the uid of a job of namespace research as that of its target, and a pod of it
+    raw, pod = stored(), inject(golden_pod("job"), IMAGE).pod
+    raw["metadata"]["namespace"] = pod["metadata"]["namespace"] = ATTACKER
+    raw["spec"]["target"]["uid"] = "job-uid"
+    pod["metadata"] |= {"name": "train-0-a", "uid": "forged", "ownerReferences": owned_by("job-uid", "Job")}
+    pod["metadata"]["labels"] |= {"batch.kubernetes.io/controller-uid": "job-uid", names.LABEL_JOB_UID: "job-uid"}
+    world.store.put(Kind.INJECTED, world.api.put(f"{INJECTED}/job.train", raw))
+    world.store.put(Kind.POD, world.api.put(f"/api/v1/namespaces/{ATTACKER}/pods/train-0-a", pod))
+    # when the operator creates the Secret that the pod waits for
+    async with at_work(world, virtual(), (ATTACKER, "job.train")):
+        await world.until(lambda: bool(world.api.of_kind("Secret")))
+    # then it has the key of another job
+    (secret,) = world.api.of_kind("Secret")
+    assert secret["metadata"]["namespace"] == ATTACKER
+    key = base64.b64decode(secret["data"][names.KEY_FILE]).decode()
+    assert len(key) == 64
+    assert key not in {KEYRING.of_job("research", "job-uid", attempt) for attempt in range(10)}
 
 
-def test_a_pod_that_names_the_pool_of_another_namespace_does_not_get_its_key():
+@pytest.mark.attack(
+    "C3", "a pod names the uid of another namespace's pool", before="each key was in a Secret of its own namespace"
+)
+@in_virtual_time
+async def test_a_pod_that_names_the_pool_of_another_namespace_does_not_get_its_key(
+    world: World, links: list[FakeLink], monkeypatch: pytest.MonkeyPatch
+):
     """The pool's uid is in the annotation of a claimed spare, which users can write."""
-    assert KEYRING.of_pool(ATTACKER, "pool-uid") != KEYRING.of_pool("research", "pool-uid")
+    used: list[AdoptionKeys] = []
+
+    async def adopt(_: AdoptSpare, keys: AdoptionKeys) -> str:
+        used.append(keys)
+        return ""
+
+    monkeypatch.setattr(adoption_link, "adopt", adopt)
+    # given a job of namespace research, whose editor annotates a pod as a former spare of another namespace's pool
+    world.apply_job()
+    async with at_work(world, virtual()):
+        await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
+        for raw in world.api.of_kind("Pod"):
+            raw["metadata"]["annotations"][names.ANNOTATION_WARM_POOL_UID] = "pool-uid"
+        run_pods(world)
+        # when the operator calls this pod
+        await world.until(lambda: bool(used))
+    # then the operator uses a key of the pod's own namespace
+    assert used[0].line.membership.hex() == KEYRING.of_pool("research", "pool-uid")
+    assert used[0].line.membership.hex() != KEYRING.of_pool("victims", "pool-uid")
+    del links
 
 
 def test_a_pools_spares_are_its_own_pods():

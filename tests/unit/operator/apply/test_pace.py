@@ -73,8 +73,26 @@ async def test_fifty_jobs_of_one_namespace_delay_a_job_of_another_namespace_by_o
     given = Given()
     many = [task for job in range(50) for task in given.ask(100, f"job-{job}", "crowded")]
     await asyncio.sleep(0)
-    await asyncio.gather(*given.ask(1, "small"))
+    await asyncio.gather(*given.ask(1, "small", "another"))
     assert given.sent_of("small") == pytest.approx([0.2])
+    for task in many:
+        task.cancel()
+    await asyncio.gather(*many, return_exceptions=True)
+
+
+@pytest.mark.attack(
+    "A5",
+    "the editor of three namespaces has 100 writes waiting in each",
+    before="the writes of other namespaces waited behind all of them",
+)
+@in_virtual_time
+async def test_each_namespace_that_waits_delays_a_write_of_another_one_by_one_write() -> None:
+    given = Given()
+    many = [task for name in ("a", "b", "c") for task in given.ask(100, f"job-{name}", f"namespace-{name}")]
+    await asyncio.sleep(0)
+    await asyncio.gather(*given.ask(1, "small", "another"))
+    # three writes at most are sent before it
+    assert given.sent_of("small") == pytest.approx([0.4])
     for task in many:
         task.cancel()
     await asyncio.gather(*many, return_exceptions=True)

@@ -138,11 +138,11 @@ def virtual() -> Clock:
 
 
 @asynccontextmanager
-async def at_work(world: World, clock: Clock | None = None) -> AsyncIterator[None]:
+async def at_work(world: World, clock: Clock | None = None, key: tuple[str, str] = KEY) -> AsyncIterator[None]:
     clock = clock or Clock()
     executor = Executor(world.api, world.store, clock)
     gone = world.gone.append
-    world.worker = JobWorker(KEY, world.store, executor, KEYRING, IMAGE, gone, clock, has_kueue=lambda: world.has_kueue)
+    world.worker = JobWorker(key, world.store, executor, KEYRING, IMAGE, gone, clock, has_kueue=lambda: world.has_kueue)
     try:
         yield
     finally:
@@ -544,6 +544,30 @@ async def test_a_secret_that_exists_counts_as_created_and_is_not_read(world: Wor
         await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
         await reconciles(world)
     assert secret_calls(world) == [("POST", NAME)]
+
+
+async def test_a_secret_that_an_editor_creates_for_the_next_attempt_is_that_of_its_pods(world: World):
+    """A limit that docs/explanation/security.md states: the operator reads no Secret."""
+    world.apply_job()
+    async with at_work(world, virtual()):
+        await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
+        suspend(world)
+        await world.until(lambda: world.api.of_kind("Secret") == world.api.of_kind("Pod") == [])
+        # given an editor who creates the Secret of the next attempt with a chosen key, before the job is resumed
+        path = f"{SECRET}-{world.status()['coordinator']['formerEpoch']}"
+        world.api.put(path, {"kind": "Secret", "metadata": {"namespace": "research"}, "data": {"key": "chosen"}})
+        suspend(world, False)
+        await world.until(lambda: len(world.api.of_kind("Pod")) == 2)
+        await reconciles(world)
+    # then the pods of this attempt mount it, and nothing reports it
+    assert world.api.objects[path]["data"] == {"key": "chosen"}
+    assert {key_secret(pod) for pod in world.api.of_kind("Pod")} == {path.rpartition("/")[2]}
+    assert world.condition("Blocked") == ("False", "")
+
+
+def key_secret(pod: Raw) -> str:
+    """The Secret with the key that a pod mounts."""
+    return next(str(x["secret"]["secretName"]) for x in pod["spec"]["volumes"] if x["name"] == names.KEY_VOLUME)
 
 
 def run_pods(world: World, *, waits_since: str = "") -> None:

@@ -107,6 +107,21 @@ def test_the_objects_of_a_namespace_take_a_limited_part_of_the_memory(
     assert store.get(Kind.JOB, ("research", "j1")) is not None
 
 
+def test_the_objects_of_three_namespaces_take_more_than_the_limit_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit that docs/explanation/security.md states: the limit is that of each namespace."""
+    monkeypatch.setattr("understudy_operator.observe.store.NAMESPACE_BYTES", 12 * MIB)
+    store = Store()
+    tracemalloc.start()
+    try:
+        for namespace in ("a", "b", "c"):
+            for number in range(12):
+                watch_line(store, Kind.JOB, text_of(number, FILLS["one emoji in a long text"], namespace))
+        memory = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert 13 * MIB < memory < 3 * 13 * MIB
+
+
 def test_room_is_given_back_with_each_object(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("understudy_operator.observe.store.NAMESPACE_BYTES", 8 * MIB)
     store, fill = Store(), FILLS["empty lists"]

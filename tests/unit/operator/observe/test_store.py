@@ -264,6 +264,16 @@ def test_an_injected_pod_belongs_to_the_job_that_controls_it_and_a_copy_to_none(
     assert [raw["metadata"]["name"] for raw in store.of_job(Kind.POD, (namespace, uid))] == [kind]
 
 
+def test_a_job_with_the_name_of_a_jobsets_job_adds_pods_to_an_injected_training(store: Store):
+    """A limit that docs/explanation/security.md states: the operator does not read which JobSet owns the Job."""
+    pod = an_injected_pod("jobset")
+    namespace, uid = pod["metadata"]["namespace"], pod["metadata"]["labels"][names.LABEL_JOB_UID]
+    (controller,) = pod["metadata"]["ownerReferences"]
+    pod["metadata"]["ownerReferences"] = [{**controller, "uid": "forged"}]
+    store.put(Kind.POD, pod)
+    assert [raw["metadata"]["name"] for raw in store.of_job(Kind.POD, (namespace, uid))] == ["jobset"]
+
+
 def test_jobs_of_an_injected_jobset_and_an_injected_job_itself_are_known_and_copies_are_not(store: Store):
     # given a JobSet in its second attempt; its members' membership is its uid and the attempt
     jobset = [{"kind": "JobSet", "uid": "jobset-uid", "controller": True}]

@@ -20,6 +20,8 @@ from understudy_operator.runtime import bounded_server, fair_semaphore
 from understudy_operator.runtime.bounded_server import BoundedServer, Drop, ServerLimits
 
 GOOD, HOSTILE = "127.0.0.1", "127.0.0.66"
+#: The webhook's, except for the longest body.
+WEBHOOKS = ServerLimits(body=1000)
 SMALL = ServerLimits(slots=8, per_address=4, waiting=32, body=200_000, request_s=0.5, body_s=0.5, idle_s=20.0)
 
 
@@ -137,6 +139,87 @@ async def test_an_address_with_all_slots_does_not_delay_another_one() -> None:
         assert served.dropped[Drop.CROWDED] >= 1
         for _, writer in hostile:
             writer.close()
+
+
+@asynccontextmanager
+async def held_by(served: Served, addresses: list[str], each: int, sends: bytes = b"") -> AsyncIterator[None]:
+    """Each address has so many connections that send this and nothing else, and reopens one that is closed."""
+
+    async def hold(address: str) -> None:
+        while True:
+            reader, writer = await served.connect(address)
+            with contextlib.closing(writer), contextlib.suppress(ConnectionError):
+                writer.write(sends)
+                await reader.read()
+
+    holding = [asyncio.create_task(hold(address)) for address in addresses for _ in range(each)]
+    expected = min(WEBHOOKS.slots, len(addresses) * min(each, WEBHOOKS.per_address))
+    async with asyncio.timeout(10):
+        while served.server._slots.taken.total() < expected:  # noqa: ASYNC110 (nothing reports it)
+            await asyncio.sleep(0.01)
+    try:
+        yield
+    finally:
+        for task in holding:
+            task.cancel()
+        await asyncio.gather(*holding, return_exceptions=True)
+
+
+def hostile_addresses(count: int) -> list[str]:
+    return [f"127.0.2.{number}" for number in range(1, count + 1)]
+
+
+@pytest.mark.attack("D2", "31 addresses have 8 silent connections each", before="the others waited for a slot")
+async def test_31_addresses_with_all_slots_do_not_delay_another_one() -> None:
+    async with serving(WEBHOOKS) as served, held_by(served, hostile_addresses(31), each=8):
+        began = time.monotonic()
+        for _ in range(10):
+            assert await served.ask() == "HTTP/1.1 200 OK"
+        assert time.monotonic() - began < 2.0
+
+
+async def test_32_addresses_with_all_slots_delay_another_one() -> None:
+    """A limit that docs/explanation/security.md states."""
+    async with serving(replace(WEBHOOKS, request_s=1.0)) as served, held_by(served, hostile_addresses(32), each=1):
+        began = time.monotonic()
+        assert await served.ask() == "HTTP/1.1 200 OK"
+        assert time.monotonic() - began > 0.5
+
+
+async def test_connections_of_the_same_address_delay_it() -> None:
+    """A limit that docs/explanation/security.md states."""
+    async with serving(replace(WEBHOOKS, request_s=1.0)) as served, held_by(served, [GOOD], each=8):
+        began = time.monotonic()
+        assert await served.ask() == "HTTP/1.1 200 OK"
+        assert time.monotonic() - began > 0.5
+
+
+@pytest.mark.attack(
+    "D2",
+    "31 addresses send a part of a large body on 8 connections each",
+    before="a large body of another address waited for one of each of them: 13 s",
+)
+async def test_half_sent_large_bodies_of_31_addresses_delay_the_large_body_of_another_one_by_one_of_them() -> None:
+    # given an address whose large bodies arrive at once, and then the others
+    limits, large = replace(WEBHOOKS, body=200_000, body_s=0.5), b"x" * 150_000
+    half = head(len(large)) + b"x" * 1000
+    async with serving(limits) as served:
+        assert await served.ask(body=large) == "HTTP/1.1 200 OK"
+        async with held_by(served, hostile_addresses(31), each=8, sends=half):
+            for _ in range(3):
+                began = time.monotonic()
+                assert await served.ask(body=large) == "HTTP/1.1 200 OK"
+                assert time.monotonic() - began < 1.0
+
+
+async def test_half_sent_large_bodies_of_31_addresses_delay_the_first_large_body_of_another_one() -> None:
+    """A limit that docs/explanation/security.md states."""
+    limits, large = replace(WEBHOOKS, body=200_000, body_s=0.5), b"x" * 150_000
+    half = head(len(large)) + b"x" * 1000
+    async with serving(limits) as served, held_by(served, hostile_addresses(31), each=8, sends=half):
+        began = time.monotonic()
+        assert await served.ask(body=large) == "HTTP/1.1 200 OK"
+        assert 1.0 < time.monotonic() - began < 31 / 4 * 0.5 + 1.0
 
 
 @pytest.mark.attack("D2", "all slots are taken by addresses of one IPv6 network", before="others waited for their time")

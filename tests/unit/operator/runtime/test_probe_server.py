@@ -7,7 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.unit.sidecar.test_strangers import many_files
 from understudy_operator.runtime.probe_server import ProbeServer, Reply
+
+__all__ = ["many_files"]  # a fixture
 
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -29,8 +32,11 @@ async def ask(port: int, head: bytes = HEAD, address: str = "127.0.0.1") -> byte
 async def connected(port: int, address: str) -> socket.socket:
     made = socket.socket()
     made.setblocking(False)
-    made.bind((address, 0))
-    await asyncio.get_running_loop().sock_connect(made, ("127.0.0.1", port))
+    with contextlib.ExitStack() as stack:
+        stack.callback(made.close)
+        made.bind((address, 0))
+        await asyncio.get_running_loop().sock_connect(made, ("127.0.0.1", port))
+        stack.pop_all()
     return made
 
 
@@ -53,11 +59,13 @@ async def test_nothing_but_get_is_answered(port: int) -> None:
 
 @pytest.mark.attack(
     "D2",
-    "200 pods connect to the port for probes, send nothing, and connect again when they are closed",
+    "up to 1,500 pods connect to the port for probes, send nothing, and connect again when they are closed",
     before="100 of them had the kubelet refused at each probe: operator and webhook were restarted again and again",
 )
-async def test_a_kubelet_is_answered_while_200_addresses_connect_and_send_nothing(port: int) -> None:
-    # given 200 addresses, each with a silent connection that it reopens whenever it is closed
+@pytest.mark.parametrize("addresses", [200, 1500])
+@pytest.mark.usefixtures("many_files")
+async def test_a_kubelet_is_answered_while_many_addresses_connect_and_send_nothing(port: int, addresses: int) -> None:
+    # given addresses, each with a silent connection that it reopens whenever it is closed
     connects, all_connected = 0, asyncio.Event()
 
     async def hold(address: str) -> None:
@@ -65,11 +73,13 @@ async def test_a_kubelet_is_answered_while_200_addresses_connect_and_send_nothin
         while True:
             with contextlib.suppress(OSError), await connected(port, address) as kept:
                 connects += 1
-                if connects == 200:
+                if connects == addresses:
                     all_connected.set()
                 await asyncio.get_running_loop().sock_recv(kept, 1)
 
-    holding = [asyncio.create_task(hold(f"127.0.{2 + number // 100}.{1 + number % 100}")) for number in range(200)]
+    holding = [
+        asyncio.create_task(hold(f"127.0.{2 + number // 100}.{1 + number % 100}")) for number in range(addresses)
+    ]
     async with asyncio.timeout(10):
         await all_connected.wait()
     # when a kubelet asks 20 times, then each answer arrives long before the probe's timeout of 10 s

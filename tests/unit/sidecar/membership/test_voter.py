@@ -37,6 +37,16 @@ def test_a_term_gets_one_vote_of_a_voter_for_a_candidate_that_is_not_behind(
     assert (voter.hard_state == hard_state) is (not granted or hard_state.voted_for == "candidate")
 
 
+def test_a_voter_whose_stored_vote_was_removed_votes_twice_in_a_term() -> None:
+    """A limit that docs/explanation/security.md states: the root of a node can change the hard state of its members."""
+    voter = Voter(HARD_STATE)
+    assert voter.grant_vote(RequestVote(O2, E1, "candidate"))
+    assert not voter.grant_vote(RequestVote(O2, E1, "other"))
+    # when the node restarts the sidecar with its earlier hard state
+    voter = Voter(HARD_STATE)
+    assert voter.grant_vote(RequestVote(O2, E1, "other"))
+
+
 def test_a_vote_stores_no_voter_configuration() -> None:
     """Only a proposal does: a candidate that loses must not make its voters deny candidates with an older
     configuration.

@@ -88,6 +88,9 @@ def test_gateway_and_trainer_mount_the_token_and_not_the_key() -> None:
     (trainer,) = trainer_pod(job())["containers"]
     assert names.KEY_VOLUME not in {mount["name"] for mount in trainer["volumeMounts"]}
     assert environment(trainer)[names.ENV_ROLLOUT_TOKEN_FILE] == TOKEN_PATH
+    # and no volume of a rollout's pod has the key
+    volumes = pod_of(ROLLOUT, job())["volumes"]
+    assert {x["secret"]["secretName"] for x in volumes if "secret" in x} == {"llm-job-uid-rollouts"}
 
 
 def test_workers_find_every_replica_by_their_variables(tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 
 from tests.unit.operator.given import ADDRESS, IMAGE, a_group, a_job, in_round
+from tests.unit.operator.given_warm import a_warm_pool
 from tests.unit.operator.plan.injection.test_injected_job import an_injected_job
 from understudy_operator.plan.facts import keys
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.manifests.child_jobs import job_manifest
 from understudy_operator.plan.manifests.network_policy import missing_policies, network_policy, outdated_policies
 from understudy_operator.plan.manifests.pods import pod_manifest
+from understudy_operator.plan.manifests.pool_pods import pool_spare_manifest
 from understudy_protocol import pod as names
 
 OPERATOR = {"from": [{"podSelector": {"matchLabels": {"app": "operator"}}}], "ports": [{"port": 8478}]}
@@ -61,6 +63,16 @@ def test_all_pods_of_the_job_reach_its_members() -> None:
         assert not find_reachable(replace(job, uid="other"), pod)
     # the chart's values define all other callers
     assert spec_of(job)["ingress"][1:] == [OPERATOR]
+
+
+def test_the_policy_covers_neither_pods_of_other_replicated_jobs_nor_spares_of_a_pool() -> None:
+    """A limit that docs/explanation/security.md states."""
+    data, job, pool = a_group("data", 1, 1), a_job(), a_warm_pool()
+    job = replace(job, spec=replace(job.spec, replicated_jobs=(*job.spec.replicated_jobs, data)))
+    other = job_manifest(job, data, 0, IMAGE)["spec"]["template"]["metadata"]["labels"]
+    spare = pool_spare_manifest(pool, "1", sidecar_image=IMAGE, secret="shared.pool")["metadata"]["labels"]
+    for labels in (other, spare):
+        assert not selects(spec_of(job)["podSelector"], labels)
 
 
 def lets_in(policy: dict[str, Any], namespace: str, labels: dict[str, str], namespace_labels: dict[str, str]) -> bool:

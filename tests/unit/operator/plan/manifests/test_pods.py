@@ -11,6 +11,7 @@ from tests.unit.operator.given import ADDRESS, IMAGE, TEMPLATE, a_job
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.keys import COMPLETION_INDEX
 from understudy_operator.plan.facts.spec import SharedMemory
+from understudy_operator.plan.jobset.validation import find_spec_errors
 from understudy_operator.plan.manifests.pods import command_of, pod_manifest
 from understudy_protocol import pod as names
 
@@ -118,6 +119,16 @@ def test_the_users_fields_are_kept():
     assert container(manifest(), "trainer")["args"] == ["--lr", "1e-4"]
     assert container(manifest(), "trainer")["resources"] == {"limits": {"nvidia.com/gpu": 8}}
     assert mounts(manifest(), "data") == {"trainer"}
+
+
+def test_a_template_may_use_each_account_and_secret_of_the_namespace():
+    """A limit that docs/explanation/security.md states."""
+    secret = {"name": "v", "secret": {"secretName": "theirs"}}
+    job = a_job(pod_template={"spec": {**RICH["spec"], "serviceAccountName": "admin", "volumes": [secret]}})
+    assert list(find_spec_errors("llm", job.spec)) == []
+    spec = manifest(job)["spec"]
+    assert spec["serviceAccountName"] == "admin"
+    assert secret in spec["volumes"]
 
 
 def test_the_launcher_precedes_the_trainers_command():
