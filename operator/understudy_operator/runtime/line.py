@@ -14,8 +14,9 @@ The pod at the other end may belong to any user, and even a pod of the job is no
 - Only messages that open with the session's key show that the peer responds. Every PING_S the operator sends an empty
   message, which the peer answers. If no whole message arrives for SILENT_S, the line ends. It also ends FRESH_S after
   the operator has sent the newest answered empty message, even if others arrive: a relay may have delayed them.
-  While the operator receives a long message, it allows the time that the message takes at FRAME_BYTES_PER_S. WebSocket
-  pings and pongs end the line: an attacker between the two sides could send them, and a sidecar sends none.
+  While the operator receives a long message, it allows the time that the message takes at FRAME_BYTES_PER_S. A relay
+  that knows no key can send bytes, too, so both times are extended at most by that of the longest message (`limit`).
+  WebSocket pings and pongs end the line: an attacker between the two sides could send them, and a sidecar sends none.
 - `enqueue` never waits. If more than UNSENT_BYTES wait when the next message comes, the line is cut off.
 """
 
@@ -312,7 +313,8 @@ class Line:
 
     def _since(self, mark: _Mark) -> float:
         """The seconds of its time that the peer has used since then."""
-        return self._waited_s - mark.waited_s - (self._received_bytes - mark.received) / FRAME_BYTES_PER_S
+        received = min(self._received_bytes - mark.received, self._frames.limit)
+        return self._waited_s - mark.waited_s - received / FRAME_BYTES_PER_S
 
 
 @asynccontextmanager

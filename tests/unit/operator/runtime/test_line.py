@@ -795,6 +795,50 @@ async def test_a_line_ends_if_a_long_message_arrives_at_half_a_mib_a_second():
     assert asyncio.get_running_loop().time() == pytest.approx(6.5, abs=0.2)
 
 
+async def garbage_as_a_long_message(peer: Peer) -> None:
+    """The pod is dead. A relay sends the header of a message of 4 MiB, and bytes of its own at 1 MiB/s."""
+    await peer.prove()
+    await asyncio.sleep(2.9)
+    await peer.send(b"\x82\x7f" + (4 * MIB).to_bytes(8, "big"))
+    for _ in range(63):
+        await asyncio.sleep(1 / 16)
+        await peer.send(bytes(MIB // 16))
+
+
+async def long_messages_that_come_late(peer: Peer) -> None:
+    """The pod is dead. A relay forwards its messages of 1 MiB, at 1 MiB/s."""
+    await peer.prove()
+    text = wire.encode(Refused("x" * (MIB - 100))).encode()
+    while True:
+        message = peer.framed(text)
+        for start in range(0, len(message), 1 << 16):
+            await asyncio.sleep(1 / 16)
+            await peer.send(message[start : start + (1 << 16)])
+
+
+@pytest.mark.attack(
+    "C1",
+    "a relay makes a dead pod seem alive by long messages, or by bytes that look like one",
+    before="each MiB of the messages that the relay had held back gave the pod another second, without a limit",
+)
+@pytest.mark.parametrize(
+    ("do", "error", "ended_at_s"),
+    [
+        (garbage_as_a_long_message, "no complete message arrived for 3 s", 3.0 + 63 / 16),
+        (long_messages_that_come_late, "no message that was sent in the last 6 s has been answered", 6.0 + 4.0),
+    ],
+)
+@in_virtual_time
+async def test_long_messages_extend_the_time_of_a_peer_by_one_second_for_each_mib_of_the_limit(
+    do: Do, error: str, ended_at_s: float
+):
+    # given a line on which a message may have 4 MiB
+    async with a_line_in_virtual_time(do, message_bytes=4 * MIB) as line:
+        with pytest.raises((TimeoutError, ProtocolError), match=error):
+            await listen(line)
+    assert asyncio.get_running_loop().time() == pytest.approx(ended_at_s + 0.25, abs=0.2)
+
+
 @in_virtual_time
 async def test_time_in_which_the_operator_is_stopped_does_not_count_against_the_peer():
     # given a message that arrives in many parts while the operator's process is stopped
