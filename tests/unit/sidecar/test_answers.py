@@ -30,6 +30,7 @@ from understudy_protocol.enums import NO_CONFIG, Term
 from understudy_protocol.handshake import Answer, HandshakeCalled, Hello, Role
 from understudy_sidecar import client as client_module
 from understudy_sidecar.client import Address
+from understudy_sidecar.membership import calling
 
 NO_KEY = "it does not know the job's key"
 
@@ -145,6 +146,31 @@ async def test_a_server_that_is_no_sidecar_is_skipped(served: ServedSidecar, ans
         await until(lambda: calls.ups)
         assert calls.downs == 0
         assert not any(sent.startswith(b"\x81") for sent in received)  # no text message: not even a Hello
+
+
+@pytest.mark.attack("D1", "an address that answers each call in another way", before="a line of the log for each call")
+async def test_an_address_whose_answers_differ_fills_no_log(
+    served: ServedSidecar, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(calling, "LONGEST_PAUSE_S", 0.01)
+    calls_of_a_member = 0
+
+    async def answering_differently(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal calls_of_a_member
+        await reader.readuntil(b"\r\n\r\n")
+        calls_of_a_member += 1
+        writer.write(b"HTTP/1.1 %d No\r\n\r\n" % calls_of_a_member)
+        writer.close()
+
+    # given an address with another number in each answer
+    server = await asyncio.start_server(answering_differently, "127.0.0.1", 0)
+    async with server, dialing(Address(*server.sockets[0].getsockname())):
+        # when a member has called it 50 times
+        await until(lambda: calls_of_a_member >= 50)
+    # then the log has five lines
+    assert len(caplog.messages) == 5
+    assert caplog.messages[-1].endswith("(further failures of this address are not logged)")
 
 
 async def test_a_server_that_accepts_the_call_and_sends_nothing_is_left(
