@@ -28,6 +28,8 @@ from understudy_protocol import membership as m
 from understudy_protocol import wire
 from understudy_protocol.enums import NO_CONFIG, Term
 from understudy_protocol.handshake import Answer, HandshakeCalled, Hello, Role
+from understudy_protocol.pod import MEMBERSHIP_PATH
+from understudy_protocol.upgrade import accept as accept_upgrade
 from understudy_sidecar import client as client_module
 from understudy_sidecar.client import Address
 from understudy_sidecar.membership import calling
@@ -184,6 +186,25 @@ async def test_a_server_that_accepts_the_call_and_sends_nothing_is_left(
             with mute.accept()[0] as taken:
                 taken.setblocking(False)
                 assert (await ended(taken)).startswith(b"GET ")  # and the member hangs up
+
+
+@pytest.mark.attack("D1", "an address that answers as late as it may", before="left after the same time")
+async def test_an_address_that_answers_late_delays_a_member_by_7_s_at_most(served: ServedSidecar) -> None:
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(2.5)
+        writer.write(accept_upgrade(head[:-4], MEMBERSHIP_PATH))
+        await reader.read()
+        writer.close()
+
+    # given an address that answers the request after 2.5 s, and the Hello never
+    server = await asyncio.start_server(late, "127.0.0.1", 0)
+    began = asyncio.get_running_loop().time()
+    # when a member calls this address first
+    async with server, dialing(Address(*server.sockets[0].getsockname()), at(served)) as calls:
+        await until(lambda: calls.ups, 10.0)
+    # then it gives up 3 s after the answer, and calls the next address
+    assert 5.5 <= asyncio.get_running_loop().time() - began < 7.0
 
 
 async def test_a_machine_that_does_not_answer_is_left_sooner(
