@@ -26,7 +26,7 @@ from tests.unit.sidecar.recording_handler import (
 )
 from understudy_protocol import membership as m
 from understudy_protocol import wire
-from understudy_protocol.enums import NO_CONFIG, Term
+from understudy_protocol.enums import NO_CONFIG, CloseReason, Term
 from understudy_protocol.handshake import Answer, HandshakeCalled, Hello, Role
 from understudy_protocol.pod import MEMBERSHIP_PATH
 from understudy_protocol.upgrade import accept as accept_upgrade
@@ -92,6 +92,20 @@ async def test_a_peer_that_answers_a_hello_with_a_hello_is_refused(
         assert caplog.messages == [
             f"no coordinator found yet: {address.host}:{address.port}: expected an Answer to the Hello"
         ]
+
+
+async def test_a_pod_with_the_key_can_act_as_the_coordinator_of_a_member_that_calls_it() -> None:
+    """A limit that docs/explanation/security.md states."""
+
+    async def thief(link: web.WebSocketResponse) -> None:
+        sealed = await accept(link)
+        await sealed.receive()
+        await sealed.send(wire.encode(WELCOME).encode())
+        await sealed.send(wire.encode(m.Close(CloseReason.FAILED, "by the thief")).encode())
+        await link.receive()
+
+    async with answering(thief) as address, dialing(address) as calls:
+        await until(lambda: calls.messages == [WELCOME, m.Close(CloseReason.FAILED, "by the thief")])
 
 
 @pytest.mark.attack(
