@@ -9,8 +9,8 @@ The pod at the other end may belong to any user, and even a pod of the job is no
   (ROOM_BYTES, of which a namespace may have NAMESPACE_BYTES). Until there is room, the line reads nothing, and the
   peer's time does not run.
 - The line reads bytes only after it has handled all messages before them. Reading the messages of a job takes at most
-  SHARE of this process's CPU time, however few bytes arrive at a time: if a peer sends more, its messages wait. A job may use the unused share of the last
-  CREDIT_S at once, so an ordinary message does not wait.
+  SHARE of this process's CPU time, however few bytes arrive at a time: if a peer sends more, its messages wait. A job
+  may use the unused share of the last CREDIT_S at once, so an ordinary message does not wait.
 - Only messages that open with the session's key show that the peer responds. Every PING_S the operator sends an empty
   message, which the peer answers. If no whole message arrives for SILENT_S, the line ends. It also ends FRESH_S after
   the operator has sent the newest answered empty message, even if others arrive: a relay may have delayed them.

@@ -11,8 +11,7 @@ from tests.unit.rollout.guarded import TOKEN, guarded, until
 from tests.unit.rollout.model import PATIENT, Cluster, Fault, Kind, Place
 from tests.unit.virtual_time import in_virtual_time
 from understudy_rollout import WeightUpdate
-from understudy_rollout.failures import AdmissionRefused, EngineRefused
-from understudy_rollout.gateway import Gateway
+from understudy_rollout.failures import AdmissionRefused
 from understudy_rollout.gateway.app import ENGINE, WEIGHTS, GatewayApp
 from understudy_rollout.gateway.flights import InFlightRequests, Policy
 from understudy_rollout.gateway.proxy import Proxy

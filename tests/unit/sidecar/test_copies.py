@@ -318,13 +318,15 @@ async def test_a_copy_that_a_relay_changes_when_it_is_fetched_is_not_restored() 
 
 @pytest.mark.attack("C1", "a relay at the address of another pod that keeps copies", before="there were no copies")
 async def test_a_relay_at_the_address_of_another_pod_gets_no_copies(caplog: pytest.LogCaptureFixture) -> None:
-    async with copying_pods() as (_, keeper, _):
-        async with relayed(Address("127.0.0.1", keeper.port), host="127.0.0.2") as relay:
-            address = f"127.0.0.2:{relay.address.port}"
-            with pytest.raises(CallFailed, match="closed the connection"):
-                await asyncio.to_thread(call, address, bytes(range(32)), "job-uid", "uid-0", SendCopies(R0, 0))
-            expected = f"127.0.0.1 was rejected: it called address '{address}', which is not this pod's"
-            assert expected in caplog.messages
+    async with (
+        copying_pods() as (_, keeper, _),
+        relayed(Address("127.0.0.1", keeper.port), host="127.0.0.2") as relay,
+    ):
+        address = f"127.0.0.2:{relay.address.port}"
+        with pytest.raises(CallFailed, match="closed the connection"):
+            await asyncio.to_thread(call, address, bytes(range(32)), "job-uid", "uid-0", SendCopies(R0, 0))
+        expected = f"127.0.0.1 was rejected: it called address '{address}', which is not this pod's"
+        assert expected in caplog.messages
 
 
 def _kept_slot(pod: CopyingPod) -> int:

@@ -205,12 +205,14 @@ async def test_a_relay_at_the_address_of_another_pod_is_refused(
 
 async def test_a_relay_at_the_address_of_a_service_chooses_the_pod_that_answers(served: ServedSidecar) -> None:
     # given a relay at an address that a member calls as a Service
-    async with relayed(at(served), host="127.0.0.2") as relay:
-        async with dialing(relay.address._replace(is_pod=False)) as calls:
-            # when the relay forwards the call to a coordinator of its choice
-            await until(lambda: calls.ups)
-            # then the coordinator accepts it
-            assert len(served.handler.links) == 1
+    async with (
+        relayed(at(served), host="127.0.0.2") as relay,
+        dialing(relay.address._replace(is_pod=False)) as calls,
+    ):
+        # when the relay forwards the call to a coordinator of its choice
+        await until(lambda: calls.ups)
+        # then the coordinator accepts it
+        assert len(served.handler.links) == 1
 
 
 class Holder:
