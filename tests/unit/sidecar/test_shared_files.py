@@ -274,13 +274,16 @@ def test_no_file_is_left_beside_a_file_that_cannot_be_written(folder: Path, monk
 @pytest.mark.attack(
     "C4", "a sidecar is restarted while hard-state.json is a link to the key", before="the log showed the key"
 )
-def test_a_sidecar_whose_hard_state_is_a_link_to_the_key_ends_with_one_line_and_no_key(folder: Path) -> None:
-    # given a pod's folders, in which hard-state.json is a link to the key
+@pytest.mark.parametrize("name_of_state", [HARD_STATE_FILE, records.CLOSE_FILE, records.COORDINATOR_VERDICT_FILE])
+def test_a_sidecar_whose_state_is_a_link_to_the_key_ends_with_one_line_and_no_key(
+    folder: Path, name_of_state: str
+) -> None:
+    # given a pod's folders, in which a state file is a link to the key
     for name in ("key", "state", "shared"):
         (folder / name).mkdir()
     (folder / "key" / pod.KEY_FILE).write_text(KEY)
     (folder / "key" / pod.OPERATOR_KEY_FILE).write_text("cd" * 32)
-    (folder / "state" / HARD_STATE_FILE).symlink_to(folder / "key" / pod.KEY_FILE)
+    (folder / "state" / name_of_state).symlink_to(folder / "key" / pod.KEY_FILE)
     shape = pod.JobShape("uid", "research", "llm", 2, 8, 10, 3600.0)
     env = {
         **os.environ,
@@ -301,7 +304,7 @@ def test_a_sidecar_whose_hard_state_is_a_link_to_the_key_ends_with_one_line_and_
     # then it ends with an error that names the file, and shows neither the key nor a traceback
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
-    assert str(folder / "state" / HARD_STATE_FILE) in line
+    assert str(folder / "state" / name_of_state) in line
     assert KEY[:8] not in ended.stderr + ended.stdout
 
 
