@@ -7,6 +7,7 @@ up or another dial() replaces this one. It never dials by itself.
 """
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable
 from typing import NamedTuple
@@ -24,6 +25,8 @@ TCP_S = 1.0
 ANSWER_S = 3.0
 #: If a timer fires later than this, this process was slow, and not the peer.
 LATE_TIMER_S = 0.25
+#: Different failures of an address that one dial logs: an error may quote the answer, which the address chooses.
+LOGGED_FAILURES = 5
 #: A standby coordinator gets a leader snapshot: two lists of voters, and all rank holders. 0.2 to 0.5 kB a member.
 MESSAGE_BYTES = 16 << 20
 
@@ -111,7 +114,7 @@ class _Dialing:
 
     def __init__(self, client: CoordinatorClient, addresses: tuple[Address, ...]) -> None:
         self._client, self._order = client, Dialing(addresses)
-        self._logged_failures: set[str] = set()
+        self._logged_failures: dict[Address, set[str]] = {}
         self._call: ClientLink | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._try_next()
@@ -130,13 +133,16 @@ class _Dialing:
             self._try(address)
 
     def _try(self, address: Address) -> None:
-        self._call = ClientLink(self._client, address, self._failed)
+        self._call = ClientLink(self._client, address, functools.partial(self._failed, address))
         self._call.start()
 
-    def _failed(self, why: str) -> None:
-        if why not in self._logged_failures:
-            self._logged_failures.add(why)
-            log.info("no coordinator found yet: %s", why)
+    def _failed(self, address: Address, why: str) -> None:
+        logged = self._logged_failures.setdefault(address, set())
+        if why not in logged and len(logged) < LOGGED_FAILURES:
+            logged.add(why)
+            is_last = len(logged) == LOGGED_FAILURES
+            more = " (further failures of this address are not logged)" if is_last else ""
+            log.info("no coordinator found yet: %s%s", why, more)
         self._try_next()
 
 

@@ -1,6 +1,7 @@
 """The unix socket in the shared emptyDir between the pod's launcher and its sidecar: JSON lines.
 
 A pod has one launcher: a newer connection replaces an older one. Any process of the pod may connect (shared_socket.py).
+A connection has HELLO_S for its LauncherHello, and of those that have sent none only the newest WAITING stay.
 
 HoldSocket passes a duplicate of a socket to the launcher, as ancillary data of the bytes of its line. The stream's
 buffer cannot do this, so an outbox of our own writes the lines one by one. A launcher that does not read is
@@ -19,9 +20,12 @@ from pathlib import Path
 
 from understudy_protocol import launcher, shared_socket, wire
 from understudy_protocol.launcher import DropSocket, HoldSocket, LauncherHello
+from understudy_sidecar.waiting_connections import WaitingConnections
 
 LINE_BYTES = 64 * 1024
 UNSENT_BYTES = 1024 * 1024
+HELLO_S = 5.0
+WAITING = 64
 _MESSAGES = wire.message_types(launcher)
 log = logging.getLogger(__name__)
 
@@ -38,6 +42,7 @@ class LauncherLink:
         self._on_up, self._on_message, self._on_down = on_up, on_message, on_down
         self._outbox: _Outbox | None = None  # to the connected launcher
         self._holds_socket = False  # the launcher has a duplicate from this process
+        self._waiting = WaitingConnections(WAITING, WAITING, HELLO_S)
 
     async def listen(self, path: Path) -> asyncio.Server:
         return await asyncio.start_unix_server(self._serve, sock=shared_socket.bound(path), limit=LINE_BYTES)
@@ -69,11 +74,13 @@ class LauncherLink:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         outbox = _Outbox(writer.get_extra_info("socket").fileno())
+        self._waiting.add(outbox)
         try:
             await self._read(reader, outbox)
         except (ConnectionError, wire.WireError, ValueError) as error:
             log.warning("the launcher's connection broke: %s", error)
         finally:
+            self._waiting.remove(outbox)
             outbox.close()
             writer.close()
             if self._outbox is outbox:
@@ -86,6 +93,7 @@ class LauncherLink:
             if outbox.hung_up:
                 return  # it sent this before it saw the end of the connection
             if isinstance(message, LauncherHello) and self._outbox is not outbox:
+                self._waiting.remove(outbox)
                 self._outbox, previous = outbox, self._outbox
                 if previous is not None:
                     previous.hang_up()
@@ -100,6 +108,8 @@ class LauncherLink:
 
 class _Outbox:
     """Lines to one launcher, each sent separately, with its socket if it has one."""
+
+    peer = ""  # all connections come from this pod
 
     def __init__(self, connection: int) -> None:
         # A descriptor of our own: an event loop allows no other writer on a stream's descriptor.
@@ -118,6 +128,9 @@ class _Outbox:
         if sum(len(line) for line, _ in self._unsent) > UNSENT_BYTES:
             log.warning("the launcher does not read: closed the connection after %d unsent bytes", UNSENT_BYTES)
             self.hang_up()
+
+    def evict(self, reason: str) -> None:
+        self.hang_up()
 
     def hang_up(self) -> None:
         """End the connection: both readers see its end. No callback before that."""

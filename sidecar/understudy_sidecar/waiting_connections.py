@@ -1,8 +1,9 @@
 """Connections that have proved no key yet: how many may wait, and how long.
 
 Rules:
-- A connection may wait for `limit_s`, whatever it sends. The time is counted in periods of one timer for all
-  connections. A timer that fires late counts one period, so a pause of this process closes no connection.
+- A connection may wait for at most `limit_s`, and at least 4/5 of it, whatever it sends. The time is counted in periods
+  of one timer for all connections. A timer that fires late counts one period, so a pause of this process closes no
+  connection.
 - At most `max_per_address` connections of one address wait: one more evicts the oldest of that address. Members of a
   node may share an address (SNAT), so the number follows from the job's size.
 - At most `max_connections` connections wait: one more evicts a connection of the network with the most, in it of the
@@ -117,7 +118,7 @@ class WaitingConnections:
     def _on_time(self) -> None:
         self._timer = None
         self._period += 1
-        overdue = itertools.takewhile(lambda x: self._period - self._since[x] > PERIODS, self._since)
+        overdue = itertools.takewhile(lambda x: self._period - self._since[x] >= PERIODS, self._since)
         for connection in list(overdue):
             self._evict(connection, f"it did not prove the job's key within {self._limit_s:g} s")
         if self._since:

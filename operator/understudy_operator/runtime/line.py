@@ -9,13 +9,14 @@ The pod at the other end may belong to any user, and even a pod of the job is no
   (ROOM_BYTES, of which a namespace may have NAMESPACE_BYTES). Until there is room, the line reads nothing, and the
   peer's time does not run.
 - The line reads bytes only after it has handled all messages before them. Reading the messages of a job takes at most
-  SHARE of this process's CPU time: if a peer sends more, its messages wait. A job may use the unused share of the last
-  CREDIT_S at once, so an ordinary message does not wait.
+  SHARE of this process's CPU time, however few bytes arrive at a time: if a peer sends more, its messages wait. A job
+  may use the unused share of the last CREDIT_S at once, so an ordinary message does not wait.
 - Only messages that open with the session's key show that the peer responds. Every PING_S the operator sends an empty
   message, which the peer answers. If no whole message arrives for SILENT_S, the line ends. It also ends FRESH_S after
   the operator has sent the newest answered empty message, even if others arrive: a relay may have delayed them.
-  While the operator receives a long message, it allows the time that the message takes at FRAME_BYTES_PER_S. WebSocket
-  pings and pongs end the line: an attacker between the two sides could send them, and a sidecar sends none.
+  While the operator receives a long message, it allows the time that the message takes at FRAME_BYTES_PER_S. A relay
+  that knows no key can send bytes, too, so both times are extended at most by that of the longest message (`limit`).
+  WebSocket pings and pongs end the line: an attacker between the two sides could send them, and a sidecar sends none.
 - `enqueue` never waits. If more than UNSENT_BYTES wait when the next message comes, the line is cut off.
 """
 
@@ -51,6 +52,8 @@ ROOM_BYTES, NAMESPACE_BYTES = 64 << 20, 32 << 20
 RECEIVE_BUFFER = 64 << 10
 SHARE = 0.05
 CREDIT_S = 2.0
+#: The event loop's CPU time for one read or one message. A peer that sends a byte at a time costs little else.
+TURN_CPU_S = 0.0003
 #: How often an empty message is sent. A peer that sends nothing for SILENT_S is unreachable, or its process hangs.
 PING_S = 2.0
 SILENT_S = 3.0
@@ -103,12 +106,15 @@ class Share:
 
     @contextmanager
     def spending(self) -> Iterator[None]:
-        """The body reads messages. It must not await, because it is charged for all of this thread's CPU time."""
+        """The body reads messages. It must not await, because it is charged for all of this thread's CPU time.
+
+        It is charged for a turn of the event loop, too.
+        """
         began = time.thread_time()
         try:
             yield
         finally:
-            self.spent(time.thread_time() - began)
+            self.spent(time.thread_time() - began + TURN_CPU_S)
 
 
 @dataclass(frozen=True)
@@ -312,7 +318,8 @@ class Line:
 
     def _since(self, mark: _Mark) -> float:
         """The seconds of its time that the peer has used since then."""
-        return self._waited_s - mark.waited_s - (self._received_bytes - mark.received) / FRAME_BYTES_PER_S
+        received = min(self._received_bytes - mark.received, self._frames.limit)
+        return self._waited_s - mark.waited_s - received / FRAME_BYTES_PER_S
 
 
 @asynccontextmanager

@@ -52,7 +52,7 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--generation", action="append", default=[], metavar="PATH", help="one more path to admit")
     most = f"largest body of a client's request ({MAX_BYTES})"
     parser.add_argument("--most-body", type=int, default=MAX_BYTES, metavar="BYTES", help=most)
-    most = f"most connections of clients; each may take 400 KiB of memory ({MAX_CONNECTIONS})"
+    most = f"most connections of clients; each may take 480 KiB of memory ({MAX_CONNECTIONS})"
     parser.add_argument("--most-connections", type=int, default=MAX_CONNECTIONS, metavar="N", help=most)
     chosen = parser.parse_args(arguments)
     for option in ("most_body", "most_connections"):

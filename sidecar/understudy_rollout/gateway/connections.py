@@ -5,7 +5,7 @@ Rules:
   connections without a complete request: the oldest ones of that network's address with the most of them. If the
   requests of all connections wait for the server, the new one is answered 503. A network is a /64 of IPv6, or one
   address.
-- A connection takes at most about 400 KiB of memory: its unfinished header fields (MAX_FIELDS of FIELD_BYTES, stored
+- A connection takes at most about 480 KiB of memory: its unfinished header fields (MAX_FIELDS of FIELD_BYTES, stored
   twice), or one request and one answer, of which only small parts are buffered at once (bodies.py, proxy.py).
 - A client that reads nothing for UNREAD_S loses its connection.
 - A request that is not HTTP is answered 400, and not logged.

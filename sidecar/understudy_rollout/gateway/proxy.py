@@ -3,17 +3,23 @@
 Rules: hop-by-hop headers are not forwarded. If an answer is cut off, because the server disconnects or the request is
 aborted, the client's connection is closed, so that no client takes a part for the whole. If a client disconnects, its
 request ends at the server. An answer of more than SMALL bytes is forwarded in parts, no faster than its client reads.
+The buffers of a connection to the server are limited too, in the kernel as well: otherwise an answer that no client
+reads would take megabytes.
 """
 
+import socket
 from collections.abc import Collection, Mapping
-from typing import Optional
+from typing import Any, Optional
 
 import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
 
 from understudy_rollout.gateway.bodies import SMALL, Body, TooLarge
+from understudy_rollout.gateway.connections import READ_BYTES
 
+#: Buffers of a connection to the server in the kernel, which doubles them. With smaller ones to send, bodies stall.
+_RECEIVE_BYTES, _SEND_BYTES = 32 << 10, 64 << 10
 VERSION_HEADER = "Understudy-Weight-Version"
 _OF_THE_CONNECTION = {
     *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding"),
@@ -31,9 +37,12 @@ class Proxy:
         self._session: Optional[aiohttp.ClientSession] = None
 
     async def start(self) -> None:
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0, socket_factory=_socket)
         self._session = aiohttp.ClientSession(
-            connector=connector, timeout=aiohttp.ClientTimeout(total=None), auto_decompress=False
+            connector=connector,
+            timeout=aiohttp.ClientTimeout(total=None),
+            auto_decompress=False,
+            read_bufsize=READ_BYTES,
         )
 
     async def close(self) -> None:
@@ -101,6 +110,16 @@ class Answer:
     def __init__(self) -> None:
         self.begun: Optional[web.StreamResponse] = None
         self.whole: Optional[web.Response] = None
+
+
+def _socket(address: "tuple[Any, ...]") -> socket.socket:
+    """address: as socket.getaddrinfo() returns it."""
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    made.setblocking(False)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
+    return made
 
 
 def _passed(headers: Mapping[str, str]) -> "CIMultiDict[str]":

@@ -11,9 +11,8 @@ from tests.unit.rollout.guarded import TOKEN, guarded, until
 from tests.unit.rollout.model import PATIENT, Cluster, Fault, Kind, Place
 from tests.unit.virtual_time import in_virtual_time
 from understudy_rollout import WeightUpdate
-from understudy_rollout.failures import AdmissionRefused, EngineRefused
-from understudy_rollout.gateway import Gateway
-from understudy_rollout.gateway.app import WEIGHTS, GatewayApp
+from understudy_rollout.failures import AdmissionRefused
+from understudy_rollout.gateway.app import ENGINE, WEIGHTS, GatewayApp
 from understudy_rollout.gateway.flights import InFlightRequests, Policy
 from understudy_rollout.gateway.proxy import Proxy
 from understudy_rollout.gateway.weights_file import WeightsFile
@@ -211,13 +210,41 @@ async def test_a_request_detects_a_lost_server_too() -> None:
 
 
 @pytest.mark.attack("C1", "a stranger that sends a gateway messages about a weight update", before="refused, too")
+@pytest.mark.parametrize("call", ["close", "join", "confirm", "open", "abandon"])
+@pytest.mark.parametrize("token", [None, "Bearer guessed", "Bearer ", f"Basic {TOKEN}", TOKEN])
 @in_virtual_time
-async def test_messages_of_updates_need_the_token() -> None:
+async def test_messages_of_updates_need_the_token(call: str, token: str | None) -> None:
+    headers = {} if token is None else {"Authorization": token}
+    body = {"update": "u", "version": "v1", "fence": list(NO_FENCE), "error": ""}
+    # given a gateway that is open, and one that an update has closed
+    for is_closed in (False, True):
+        async with guarded() as site:
+            if is_closed:
+                await site.close()
+            before = await site.state()
+            # when a stranger sends the message of an update
+            async with site.client.post(f"{site.url}{WEIGHTS}/{call}", json=body, headers=headers) as response:
+                # then it is refused, and changes nothing
+                assert response.status == 401
+            assert await site.state() == before
+
+
+@pytest.mark.attack("C1", "a stranger that calls the server through its gateway", before="there was no such way")
+@pytest.mark.parametrize("token", [None, "Bearer guessed", "Bearer ", TOKEN])
+@in_virtual_time
+async def test_calls_to_the_server_need_the_token(token: str | None) -> None:
+    headers = {"Understudy-Update": "u"} | ({} if token is None else {"Proxy-Authorization": token})
     async with guarded() as site:
-        stranger = Gateway(site.url, "guessed")
-        with pytest.raises(EngineRefused, match="401"):
-            await stranger.close("u", "v1", NO_FENCE)
-        assert (await site.ask()).status == 200
+        # given an update that is running
+        await site.close()
+        # when a stranger calls the server in its name
+        async with site.client.post(f"{site.url}{ENGINE}/control/receive", json={}, headers=headers) as response:
+            assert response.status == 401
+        # then the server receives nothing
+        assert site.server.controls == []
+
+
+def test_a_gateway_needs_a_token() -> None:
     with pytest.raises(ValueError, match="token: expected a secret"):
         GatewayApp(InFlightRequests(WeightsFile(Weights())), Proxy("http://x"), "")
 

@@ -8,8 +8,10 @@ import gzip
 import io
 import os
 import re
+import shutil
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +31,7 @@ from understudy_rollout.gateway.flights import Policy
 TOKEN = "secret"
 MIB = 1 << 20
 CALLERS = 24
-#: The container of a gateway has a limit of 512 MiB.
+#: The container of a gateway has a limit of 1 GiB.
 MOST_MB = 100
 BLOCK = bytes(256 * 1024)
 LARGE_ANSWER = bytes(24 * MIB)
@@ -185,6 +187,72 @@ async def test_answers_that_are_not_read_take_little_memory(tmp_path: Path) -> N
         assert site.peak_mb < MOST_MB
         for _, writer in asked:
             writer.transport.abort()
+
+
+async def unfinished_fields(port: int) -> asyncio.StreamWriter:
+    """As many header fields as a request may have, each as long as it may be, and no end."""
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"POST /generate HTTP/1.1\r\n" + b"".join(b"x-%d: " % x + b"a" * 4000 + b"\r\n" for x in range(47)))
+    await writer.drain()
+    return writer
+
+
+async def unread_answer(port: int) -> asyncio.StreamWriter:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+    writer.write(post("Content-Length: 2", "/generate?large") + b"{}")
+    await reader.readline()
+    return writer
+
+
+async def unfinished_body(port: int) -> asyncio.StreamWriter:
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(post(ENDLESS) + bytes(256 << 10))
+    await writer.drain()
+    return writer
+
+
+def kernel_mb(pid: int) -> float:
+    """The bytes in the kernel's buffers of a process's connections; 0.0 on a machine without ss."""
+    if shutil.which("ss") is None:
+        return 0.0
+    listed = subprocess.run(["ss", "-tmnpH", "--oneline"], capture_output=True, text=True, check=True).stdout
+    own = [line for line in listed.splitlines() if f"pid={pid}," in line]
+    return sum(int(x) for line in own for x in re.findall(r"[(,][rw](\d+)", line)) / (1 << 20)
+
+
+@pytest.mark.parametrize("open_one", [unfinished_fields, unread_answer, unfinished_body])
+@pytest.mark.attack(
+    "D2",
+    "200 connections to a gateway, each of which takes all the memory that it can",
+    before="an answer that no client read took 3.5 MB: 2,048 of them took 7 times the limit of the container",
+)
+async def test_a_connection_takes_at_most_480_kib(
+    open_one: Callable[[int], Awaitable[asyncio.StreamWriter]],
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    async with gateway(tmp_path) as site:
+        before = site.peak_mb
+        async with asyncio.timeout(60):
+            opened = [await open_one(site.port) for _ in range(200)]
+        assert await site.ask() == (200, "2 bytes")
+        each_kib = (site.peak_mb - before + kernel_mb(site.pid)) * 1024 / 200
+        record_property("now", f"{each_kib:.0f} KiB")
+        # 2,048 of them, and 50 MiB, are the limit of the container: 1 GiB
+        assert each_kib < 480
+        for writer in opened:
+            writer.transport.abort()
+        await asyncio.sleep(0)  # the transports close their sockets
+
+
+@pytest.mark.parametrize("size", [1 << 10, 300 << 10, 40 * MIB])
+async def test_small_buffers_to_the_server_do_not_stall_a_body_or_an_answer(size: int, tmp_path: Path) -> None:
+    async with gateway(tmp_path) as site:
+        async with asyncio.timeout(5.0):
+            async with site.client.post(site.url + "/generate", data=io.BytesIO(bytes(size))) as answer:
+                assert await answer.text() == f"{size} bytes"
+            async with site.client.post(site.url + "/generate?large", data=b"{}") as answer:
+                assert len(await answer.read()) == 24 * MIB
 
 
 BEGINNINGS = {

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.rollout.model import PATIENT, TENSORS, Cluster, Fault, Kind, Place, notes, only
-from understudy_protocol import pod
+from understudy_protocol import pod, wire
 from understudy_protocol.enums import RoundToken
 from understudy_protocol.membership import Replicas
 from understudy_rollout import JobLink, Timeouts, WeightUpdate
@@ -28,7 +28,7 @@ class Job:
     """A trainer's process in a job: its replicas, its link to the sidecar, and the reports that the sidecar got."""
 
     def __init__(self, socket: Path, heard: list[Replicas]) -> None:
-        self.heard, self.cluster = heard, Cluster()
+        self.socket, self.heard, self.cluster = socket, heard, Cluster()
         self.link = JobLink(str(socket), FENCE, rank=4)
 
     async def update(self, version: str, *faults: Fault, timeouts: Timeouts = PATIENT) -> BaseException | None:
@@ -190,3 +190,49 @@ def test_an_invalid_round_is_named() -> None:
 
 def test_the_names_are_the_protocols() -> None:
     assert (ENV_SOCKET, ENV_ROUND) == (pod.ENV_ROLLOUTS_SOCKET, pod.ENV_ROUND)
+
+
+# Attacks on the socket ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.attack("C4", "a process of the trainer that sends garbage to the socket", before="refused, too")
+@pytest.mark.parametrize(
+    "garbage",
+    [b"x" * 100 + b"\n", b"[" * 60_000 + b"\n", b'{"type":"Later"}\n', b'{"type":"Replicas","rank":"x"}\n', b"\n"],
+    ids=["noise", "deep", "another-message", "wrong-field", "empty"],
+)
+async def test_garbage_is_no_report_and_ends_the_connection_that_sent_it(garbage: bytes) -> None:
+    async with in_a_job() as job:
+        # given a connection that is about to report
+        honest = await asyncio.open_unix_connection(str(job.socket))
+        # when another one sends garbage
+        reader, writer = await asyncio.open_unix_connection(str(job.socket))
+        writer.write(garbage)
+        # then it is refused
+        assert (await reader.read()).startswith(b"refused: ")
+        # and the other connection reports
+        assert await reported(*honest) == b"taken\n"
+        assert len(job.heard) == 1
+        writer.close()
+
+
+@pytest.mark.attack("C4", "a process of the trainer that opens connections without end", before="all of them stayed")
+async def test_of_many_connections_only_the_newest_64_stay() -> None:
+    async with in_a_job() as job:
+        # when a process opens 100 connections, and then a worker reports
+        silent = [await asyncio.open_unix_connection(str(job.socket)) for _ in range(100)]
+        assert await reported(*await asyncio.open_unix_connection(str(job.socket))) == b"taken\n"
+        # then the sidecar has ended the oldest connections
+        async with asyncio.timeout(2.0):
+            assert [await reader.read() for reader, _ in silent[:37]] == [b""] * 37
+        assert not any(reader.at_eof() for reader, _ in silent[37:])
+        for _, writer in silent:
+            writer.close()
+
+
+async def reported(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    """The answer to a report."""
+    writer.write(wire.encode(Replicas(RoundToken(*FENCE), 4, 2, 0, 0, "v1")).encode() + b"\n")
+    answer = await reader.read()
+    writer.close()
+    return answer

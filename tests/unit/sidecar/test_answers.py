@@ -26,10 +26,13 @@ from tests.unit.sidecar.recording_handler import (
 )
 from understudy_protocol import membership as m
 from understudy_protocol import wire
-from understudy_protocol.enums import NO_CONFIG, Term
+from understudy_protocol.enums import NO_CONFIG, CloseReason, Term
 from understudy_protocol.handshake import Answer, HandshakeCalled, Hello, Role
+from understudy_protocol.pod import MEMBERSHIP_PATH
+from understudy_protocol.upgrade import accept as accept_upgrade
 from understudy_sidecar import client as client_module
 from understudy_sidecar.client import Address
+from understudy_sidecar.membership import calling
 
 NO_KEY = "it does not know the job's key"
 
@@ -91,6 +94,20 @@ async def test_a_peer_that_answers_a_hello_with_a_hello_is_refused(
         ]
 
 
+async def test_a_pod_with_the_key_can_act_as_the_coordinator_of_a_member_that_calls_it() -> None:
+    """A limit that docs/explanation/security.md states."""
+
+    async def thief(link: web.WebSocketResponse) -> None:
+        sealed = await accept(link)
+        await sealed.receive()
+        await sealed.send(wire.encode(WELCOME).encode())
+        await sealed.send(wire.encode(m.Close(CloseReason.FAILED, "by the thief")).encode())
+        await link.receive()
+
+    async with answering(thief) as address, dialing(address) as calls:
+        await until(lambda: calls.messages == [WELCOME, m.Close(CloseReason.FAILED, "by the thief")])
+
+
 @pytest.mark.attack(
     "C2", "a pod that welcomes a member, or asks for its vote, as another pod", before="the member believed it"
 )
@@ -147,6 +164,31 @@ async def test_a_server_that_is_no_sidecar_is_skipped(served: ServedSidecar, ans
         assert not any(sent.startswith(b"\x81") for sent in received)  # no text message: not even a Hello
 
 
+@pytest.mark.attack("D1", "an address that answers each call in another way", before="a line of the log for each call")
+async def test_an_address_whose_answers_differ_fills_no_log(
+    served: ServedSidecar, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(calling, "LONGEST_PAUSE_S", 0.01)
+    calls_of_a_member = 0
+
+    async def answering_differently(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal calls_of_a_member
+        await reader.readuntil(b"\r\n\r\n")
+        calls_of_a_member += 1
+        writer.write(b"HTTP/1.1 %d No\r\n\r\n" % calls_of_a_member)
+        writer.close()
+
+    # given an address with another number in each answer
+    server = await asyncio.start_server(answering_differently, "127.0.0.1", 0)
+    async with server, dialing(Address(*server.sockets[0].getsockname())):
+        # when a member has called it 50 times
+        await until(lambda: calls_of_a_member >= 50)
+    # then the log has five lines
+    assert len(caplog.messages) == 5
+    assert caplog.messages[-1].endswith("(further failures of this address are not logged)")
+
+
 async def test_a_server_that_accepts_the_call_and_sends_nothing_is_left(
     served: ServedSidecar, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +200,25 @@ async def test_a_server_that_accepts_the_call_and_sends_nothing_is_left(
             with mute.accept()[0] as taken:
                 taken.setblocking(False)
                 assert (await ended(taken)).startswith(b"GET ")  # and the member hangs up
+
+
+@pytest.mark.attack("D1", "an address that answers as late as it may", before="left after the same time")
+async def test_an_address_that_answers_late_delays_a_member_by_7_s_at_most(served: ServedSidecar) -> None:
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(2.5)
+        writer.write(accept_upgrade(head[:-4], MEMBERSHIP_PATH))
+        await reader.read()
+        writer.close()
+
+    # given an address that answers the request after 2.5 s, and the Hello never
+    server = await asyncio.start_server(late, "127.0.0.1", 0)
+    began = asyncio.get_running_loop().time()
+    # when a member calls this address first
+    async with server, dialing(Address(*server.sockets[0].getsockname()), at(served)) as calls:
+        await until(lambda: calls.ups, 10.0)
+    # then it gives up 3 s after the answer, and calls the next address
+    assert 5.5 <= asyncio.get_running_loop().time() - began < 7.0
 
 
 async def test_a_machine_that_does_not_answer_is_left_sooner(

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import logging
 import os
 import random
 import signal
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.unit.sidecar.copying import PAGE, R0, R1, CopyingPod, copying_pods, until
+from tests.unit.sidecar.relay import relayed
 from understudy_protocol.copies import RequestCopy, SendCopies
 from understudy_protocol.enums import RoundToken
+from understudy_protocol.snapshot_files import own_file_bytes
 from understudy_protocol.snapshots import CopyPlan, FetchedStep, SavedStep
+from understudy_sidecar.client import Address
 from understudy_sidecar.copy_commands import Setup
 from understudy_sidecar.copy_link import CopyLink
 from understudy_sidecar.membership.events import (
@@ -230,6 +237,96 @@ async def test_each_flipped_bit_of_a_copy_is_found_when_it_is_fetched() -> None:
                 spare.content(0, size)
             os.pwrite(file, bytes([byte]), at)
         assert await spare.fetch(saved, keeper.holder, group_rank=0) == ""
+
+
+class ByteRelay:
+    """Forwards bytes, and inverts one bit after so many bytes in one direction; -1: none."""
+
+    def __init__(self, port: int) -> None:
+        self._port, self.tasks = port, list[asyncio.Task[None]]()
+        self.flips_to_called = self.flips_to_caller = -1
+        self.flipped = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        called, to_called = await asyncio.open_connection("127.0.0.1", self._port)
+        self.tasks.append(asyncio.create_task(self._forward(reader, to_called, self.flips_to_called)))
+        self.tasks.append(asyncio.create_task(self._forward(called, writer, self.flips_to_caller)))
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, flips: int) -> None:
+        before = 0
+        with contextlib.suppress(OSError):
+            while data := bytearray(await reader.read(1 << 16)):
+                if before <= flips < before + len(data):
+                    data[flips - before] ^= 1
+                    self.flipped += 1
+                before += len(data)
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+
+@asynccontextmanager
+async def relayed_by_bytes(pod: CopyingPod) -> AsyncIterator[ByteRelay]:
+    """A relay at the address of this pod, whose server moves to another port."""
+    await pod.server.close(0.0)
+    relay = ByteRelay(await pod.server.listen(0, "127.0.0.1"))
+    server = await asyncio.start_server(relay.serve, "127.0.0.1", pod.port)
+    async with server:
+        yield relay
+        for task in relay.tasks:
+            task.cancel()
+        await asyncio.gather(*relay.tasks, return_exceptions=True)
+
+
+@pytest.mark.attack("C1", "a relay that changes a copy between two pods", before="there were no copies")
+async def test_a_copy_that_a_relay_changes_on_its_way_is_not_restored() -> None:
+    size = (1 << 20) + 100
+    async with copying_pods() as (owner, keeper, spare), relayed_by_bytes(keeper) as relay:
+        # given a relay that inverts a bit of each copy
+        await planned(owner, keeper)
+        relay.flips_to_called = 500_000
+        saved = owner.save(7, state(size))
+        await until(lambda: bool(relay.flipped), "the inverted bit")
+        await owner.flush()
+        # then the other pod does not keep it, and no pod restores it
+        assert await keeper.kept_steps(R1) == []
+        await spare.plan(token=R1)
+        assert await spare.fetch(saved, keeper.holder, group_rank=0) != ""
+        with pytest.raises(AssertionError):
+            spare.content(0, size)
+
+
+@pytest.mark.attack("C1", "a relay that changes a copy that a pod fetches", before="there were no copies")
+async def test_a_copy_that_a_relay_changes_when_it_is_fetched_is_not_restored() -> None:
+    size = (1 << 20) + 100
+    async with copying_pods() as (owner, keeper, spare), relayed_by_bytes(keeper) as relay:
+        # given a copy, and a relay that inverts a bit of it when a pod fetches it
+        await planned(owner, keeper)
+        saved = await copied(owner, keeper, 7, state(size))
+        await keeper.plan(token=R1)
+        await spare.plan(token=R1)
+        relay.flips_to_caller = 500_000
+        # then the fetch fails, and leaves no snapshot
+        assert "cannot be opened" in await spare.fetch(saved, keeper.holder, group_rank=0)
+        assert relay.flipped == 1
+        with pytest.raises(AssertionError):
+            spare.content(0, size)
+        # and without the change it succeeds
+        relay.flips_to_caller = -1
+        assert await spare.fetch(saved, keeper.holder, group_rank=0) == ""
+
+
+@pytest.mark.attack("C1", "a relay at the address of another pod that keeps copies", before="there were no copies")
+async def test_a_relay_at_the_address_of_another_pod_gets_no_copies(caplog: pytest.LogCaptureFixture) -> None:
+    async with (
+        copying_pods() as (_, keeper, _),
+        relayed(Address("127.0.0.1", keeper.port), host="127.0.0.2") as relay,
+    ):
+        address = f"127.0.0.2:{relay.address.port}"
+        with pytest.raises(CallFailed, match="closed the connection"):
+            await asyncio.to_thread(call, address, bytes(range(32)), "job-uid", "uid-0", SendCopies(R0, 0))
+        expected = f"127.0.0.1 was rejected: it called address '{address}', which is not this pod's"
+        assert expected in caplog.messages
 
 
 def _kept_slot(pod: CopyingPod) -> int:
@@ -450,15 +547,38 @@ async def test_of_connections_that_pass_no_files_only_the_newest_stays(tmp_path:
         await writer.wait_closed()
 
 
+F_ADD_SEALS, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW = 1033, 1, 2, 4
+
+
 @pytest.mark.attack("C1", "a trainer that passes a file that it can shorten", before="there were no copies")
-async def test_files_that_are_no_memory_for_snapshots_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("which", "reason"),
+    [
+        ("too-small", "1 files with -4096 bytes for a slot"),
+        ("not-sealed", "sealed"),
+        ("may-shrink", "sealed"),
+        ("may-grow", "sealed"),
+        ("may-be-sealed", "sealed"),
+    ],
+)
+async def test_files_that_are_no_memory_for_snapshots_are_ignored(
+    which: str, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     async with copying_pods() as (owner, keeper, _):
         await planned(owner, keeper)
         # when any process of the pod passes a file that it can shorten
-        file = os.memfd_create("other")
-        os.ftruncate(file, 4096)
+        size = 4096 if which == "too-small" else own_file_bytes(3 << 20)
+        file = os.memfd_create("other", os.MFD_ALLOW_SEALING)
+        os.ftruncate(file, size)
+        if which == "may-shrink":
+            fcntl.fcntl(file, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_GROW)
+        elif which == "may-grow":
+            fcntl.fcntl(file, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK)
+        elif which == "may-be-sealed":
+            fcntl.fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW)
         owner.link.take_files(1, [os.dup(file)])
         os.close(file)
         await until(lambda: "ignored the memory for snapshots" in caplog.text, "the log")
+        assert caplog.text.rstrip().endswith(reason)
         await copied(owner, keeper, 7, state(5000))

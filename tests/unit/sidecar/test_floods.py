@@ -89,7 +89,7 @@ async def test_no_message_of_a_caller_extends_its_time(served: ServedSidecar, ca
         caller.transport.pause_reading()
         sock.sendall(PING)
         # when its time is over
-        for _ in range(6):
+        for _ in range(5):
             served.server.waiting_connections._on_time()
         # then the server closes the connection all the same
         await ended(sock)

@@ -27,6 +27,7 @@ from understudy_protocol.launcher import (
     NextPort,
     StopWorkers,
     Terminating,
+    WorkersFinished,
 )
 from understudy_sidecar.launcher_link import LauncherLink
 
@@ -209,6 +210,68 @@ async def test_a_process_that_does_not_send_hello_first_is_no_launcher(
     stranger.send(NextPort(666))
     await until(stranger.at_its_end, "the end of the stranger's connection")
     assert heard.events == []
+
+
+GARBAGE = {
+    "noise": os.urandom(64).replace(b"\n", b".") + b"\n",
+    "no-object": b"[]\n",
+    "deep": b"[" * 60_000 + b"\n",
+    "endless-line": b"x" * (1 << 17),
+    "another-message": wire.encode(StopWorkers("a")).encode() + b"\n",
+    "wrong-field": b'{"type":"LauncherHello","pid":"x"}\n',
+}
+
+
+@pytest.mark.attack("C4", "a process of the pod that sends garbage to its sidecar's socket", before="refused, too")
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+async def test_garbage_ends_the_connection_that_sent_it_and_no_other(
+    heard: Heard, launcher: Launcher, connect: Connect, garbage: bytes
+) -> None:
+    # given the pod's launcher, and another process of its container
+    stranger = connect()
+    # when that process sends garbage
+    with contextlib.suppress(BlockingIOError):
+        stranger.socket.send(garbage)
+    await until(stranger.at_its_end, "the end of the stranger's connection")
+    # then the sidecar has heard nothing, and talks to the launcher as before
+    launcher.send(NextPort(1))
+    await until(lambda: heard.events, "the launcher's message")
+    assert heard.events == [NextPort(1)]
+    heard.link.send(StopWorkers("a"))
+    await launcher.expect(StopWorkers)
+
+
+@pytest.mark.attack(
+    "C4", "a process of the pod that opens connections without end", before="each took two files of the sidecar"
+)
+async def test_of_connections_without_a_hello_only_the_newest_64_stay(
+    heard: Heard, launcher: Launcher, connect: Connect
+) -> None:
+    strangers = []
+    # when a process opens 300 connections and sends nothing
+    for _ in range(300):
+        strangers.append(connect())
+        await asyncio.sleep(0)
+    # then the sidecar closes all but the newest ones
+    await until(lambda: sum(x.at_its_end() for x in strangers) == 236, "the end of 236 connections")
+    assert [x.at_its_end() for x in strangers[-64:]] == [False] * 64
+    # and talks to the launcher as before, and to a newer one
+    heard.link.send(StopWorkers("a"))
+    await launcher.expect(StopWorkers)
+    newer = connect()
+    newer.send(hello(2))
+    await until(lambda: heard.events == [("up", 2)], "the newer one's hello")
+
+
+async def test_a_process_that_poses_as_the_launcher_takes_its_place(
+    heard: Heard, launcher: Launcher, connect: Connect
+) -> None:
+    """Every process of the trainer container may report for the workers, and end the job with success."""
+    stranger = connect()
+    stranger.send(hello(666), WorkersFinished(NO_ROUND))
+    await until(lambda: len(heard.events) == 2, "the stranger's messages")
+    assert heard.events == [("up", 666), WorkersFinished(NO_ROUND)]
+    await until(launcher.at_its_end, "the end of the launcher's connection")
 
 
 async def test_a_newer_launcher_takes_over_without_a_gap(heard: Heard, launcher: Launcher, connect: Connect) -> None:

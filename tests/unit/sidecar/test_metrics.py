@@ -11,7 +11,7 @@ import pytest
 from tests.unit.operator.metrics.reading import scraped
 from tests.unit.sidecar.membership.driven import DrivenCoordinator
 from understudy_protocol import membership as m
-from understudy_protocol.enums import RoundToken, WorkersState
+from understudy_protocol.enums import RoundToken, Verdict, WorkersState
 from understudy_sidecar import health
 from understudy_sidecar.copy_commands import Counts
 from understudy_sidecar.membership.events import CoordinatorEvent
@@ -160,6 +160,24 @@ def test_exactly_the_reported_metrics_are_described(driven: Measured):
 
 def test_no_label_contains_a_name_of_an_object():
     assert {label for described in DESCRIBED for label in described.labels} == {"cause", "fault", "result"}
+
+
+@pytest.mark.attack("D1", "a member whose texts and names are to appear in metrics", before="there were none, too")
+def test_metrics_contain_no_text_of_a_member(driven: Measured):
+    # given a member whose messages contain a secret text
+    text = "stolen-text"
+    for message in (
+        m.ForkFallback(text),
+        m.NodeVerdict(Verdict.FAULTY, text),
+        m.WorkerFailed(driven.token, 0, 1, None, text, driven.now, text),
+        m.Leaving(text, 0.0),
+        m.Gone(text),
+    ):
+        driven.receive("active-0", message)
+    driven.join("stolen-text-1")
+    # then no metric contains it
+    assert b"understudy_coordinator_faults_total" in driven.metrics.text(driven.coordinator)
+    assert text.encode() not in driven.metrics.text(driven.coordinator)
 
 
 @pytest.mark.parametrize(("path", "expected"), [("/metrics", "of the job"), ("/started", "ok")])

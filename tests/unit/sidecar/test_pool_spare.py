@@ -15,8 +15,11 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from tests.ports import free_port
+from tests.sealed_socket import receive_hello, seal
+from tests.unit.sidecar.calling import answering
 from tests.unit.sidecar.recording_handler import (
     KEY,
     OPERATOR,
@@ -27,15 +30,16 @@ from tests.unit.sidecar.recording_handler import (
     serving,
     until,
 )
-from tests.unit.sidecar.relay import To, relayed
+from tests.unit.sidecar.relay import Frame, To, relayed
 from understudy_operator.apply.adoption_link import Adopter, AdoptionKeys, adopt
 from understudy_operator.plan.intents import AdoptSpare
+from understudy_operator.runtime import line
 from understudy_operator.runtime.line import Keys
 from understudy_protocol import handshake, launcher, membership, pod, wire
 from understudy_protocol.adoption import Adopt, Adopted
 from understudy_protocol.enums import NO_ROUND, WorkersState
-from understudy_protocol.frames import ProtocolError
-from understudy_protocol.handshake import Call, HandshakeCaller, Role
+from understudy_protocol.frames import Opcode, ProtocolError
+from understudy_protocol.handshake import Call, HandshakeCalled, HandshakeCaller, Role
 from understudy_protocol.launcher import CheckReadiness, LauncherHello, Readiness, TakeOver
 from understudy_protocol.noise import public_key
 from understudy_protocol.observer import Observe, Refused
@@ -276,6 +280,7 @@ async def test_a_spare_that_restarts_still_belongs_to_the_job(spare: Spare) -> N
 async def test_no_other_user_in_the_pod_can_read_the_jobs_key(spare: Spare) -> None:
     await eventually(spare.adopt)
     file = spare.folder / "state" / records.ORDER_FILE
+    assert KEY.hex() in file.read_text(), "root of the node can read it"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert not [
         path for path in (spare.folder / "shared").rglob("*") if path.is_file() and KEY.hex() in path.read_text()
@@ -294,6 +299,70 @@ async def test_an_order_for_one_spare_cannot_be_relayed_to_another_one(spare: Sp
         assert [len(frames) for frames in relay.seen.values()] == [1, 1], "a Hello, and a close frame"
         assert b"'127.0.0.2', which is not this pod's" in relay.seen[To.CALLER][0][1]
     assert records.recorded_order(spare.folder / "state") is None
+
+
+@pytest.mark.attack("C1", "a relay that reads an order of the operator to a spare", before="it read the job's key")
+async def test_a_relay_cannot_read_an_order(spare: Spare, monkeypatch: pytest.MonkeyPatch) -> None:
+    await eventually(spare.ready)
+    # given a relay between the operator and the spare
+    async with relayed(Address(spare.host, pod.COORDINATOR_PORT)) as relay:
+        monkeypatch.setattr(line, "split_port", lambda _: relay.address[:2])
+        # when the operator sends an order through it
+        assert await adopt(intent(spare), KEYS) == ""
+        # then the relay has seen neither the job's key nor its name
+        seen = relay.received[To.SIDECAR]
+        assert len(seen) > 500
+        for text in (KEY, KEY.hex().encode(), b"llm", b"Adopt", b"train.py"):
+            assert text not in seen
+    assert records.recorded_order(spare.folder / "state") == ORDER
+
+
+@pytest.mark.attack("C1", "a relay that changes an order of the operator to a spare", before="it could change the key")
+async def test_a_spare_ignores_an_order_that_a_relay_has_changed(spare: Spare, monkeypatch: pytest.MonkeyPatch) -> None:
+    await eventually(spare.ready)
+    async with relayed(Address(spare.host, pod.COORDINATOR_PORT)) as relay:
+        monkeypatch.setattr(line, "split_port", lambda _: relay.address[:2])
+        # given a relay that inverts a bit of the order
+        changed: list[bytes] = []
+
+        def change(to: To, each: Frame) -> list[Frame]:
+            if to is To.SIDECAR and len(each[1]) > 100 and each[0] == Opcode.BINARY:
+                changed.append(each[1])
+                return [(each[0], each[1][:50] + bytes([each[1][50] ^ 1]) + each[1][51:])]
+            return [each]
+
+        relay.pass_on = change
+        # when the operator sends an order through it
+        with pytest.raises((ProtocolError, EOFError)):
+            await adopt(intent(spare), KEYS)
+        # then the spare hangs up, and belongs to no job
+        assert len(changed) == 1
+    assert records.recorded_order(spare.folder / "state") is None
+
+
+async def test_a_thief_of_the_pools_key_that_answers_at_a_spares_address_gets_its_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A limit that docs/explanation/security.md states. The pool's key is in the sidecars of all spares of the pool."""
+    orders: list[Order] = []
+
+    async def thief(link: web.WebSocketResponse) -> None:
+        called = HandshakeCalled(POOL_KEY, Role.CLAIMANT, POOL, POD, "127.0.0.1", public_key(OPERATOR))
+        sealed = await seal(link, called, await receive_hello(link))
+        message = wire.decode(await sealed.receive() or b"", {"Adopt": Adopt})
+        assert isinstance(message, Adopt)
+        orders.append(message.order)
+        await sealed.send(wire.encode(Adopted("job-uid")).encode())
+        await link.receive()
+
+    # given a thief of the pool's key that receives the traffic to the address of a spare
+    async with answering(thief) as address:
+        monkeypatch.setattr(line, "split_port", lambda _: address[:2])
+        # when the operator sends this spare an order
+        adopted = await adopt(AdoptSpare(POD, address.host, POOL, ORDER.shape, ORDER.coordinator, TAKE_OVER), KEYS)
+    # then the thief has the job's key
+    assert adopted == ""
+    assert [order.key for order in orders] == [KEY.hex()]
 
 
 async def test_a_spare_at_the_previous_address_of_another_pod_gets_no_order_of_that_pod(spare: Spare) -> None:

@@ -8,15 +8,22 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import aiohttp
 import pytest
+from aiohttp import web
 
-from tests.unit.sidecar.calling import Calls, at, dialing
+from tests.sealed_socket import receive_hello, seal
+from tests.unit.sidecar.calling import Calls, answering, at, dialing
 from tests.unit.sidecar.recording_handler import (
+    JOB,
     KEY,
+    KNOWN,
     MEMBER_POD,
     SERVER_POD,
     WELCOME,
     ServedSidecar,
+    begin,
+    caller,
     ended,
     until,
     warnings,
@@ -26,6 +33,9 @@ from understudy_protocol import membership as m
 from understudy_protocol import wire
 from understudy_protocol.enums import NO_ROUND, CloseReason
 from understudy_protocol.frames import Opcode, frame
+from understudy_protocol.handshake import HandshakeCalled, Role
+from understudy_protocol.pod import MEMBERSHIP_PATH
+from understudy_sidecar.client import Address
 
 CLOSE = m.Close(CloseReason.FAILED, "by the relay")
 GONE = m.Gone("by the relay")
@@ -90,6 +100,9 @@ async def test_a_relay_reads_no_message(served: ServedSidecar) -> None:
         seen = b"".join(payload for frames in it.relay.seen.values() for _, payload in frames)
         for text in (KEY, KEY.hex().encode(), b"secret", b'type":"Join', MEMBER_POD.encode(), SERVER_POD.encode()):
             assert text not in seen
+        # but it sees the length of each message, which has a tag of 16 bytes
+        (*_, gone) = it.relay.seen[To.SIDECAR]
+        assert len(gone[1]) - 16 == len(wire.encode(m.Gone("a secret of the member")))
 
 
 @pytest.mark.attack("C1", "a relay that adds a message", before="it was heard as the other side's")
@@ -188,6 +201,54 @@ async def test_a_relay_at_the_address_of_another_pod_is_refused(
         assert warnings(caplog) == ["127.0.0.1 was rejected: it called address '127.0.0.2', which is not this pod's"]
         assert calls.ups == []
     assert served.handler.links == []
+
+
+async def test_a_relay_at_the_address_of_a_service_chooses_the_pod_that_answers(served: ServedSidecar) -> None:
+    # given a relay at an address that a member calls as a Service
+    async with (
+        relayed(at(served), host="127.0.0.2") as relay,
+        dialing(relay.address._replace(is_pod=False)) as calls,
+    ):
+        # when the relay forwards the call to a coordinator of its choice
+        await until(lambda: calls.ups)
+        # then the coordinator accepts it
+        assert len(served.handler.links) == 1
+
+
+class Holder:
+    """An attacker between two members that knows the key. It ends both sessions, and changes messages."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self.read: list[object] = []
+
+    async def serve(self, link: web.WebSocketResponse) -> None:
+        as_sidecar = HandshakeCalled(KEY, Role.MEMBER, JOB, SERVER_POD, "127.0.0.1")
+        from_member = await seal(link, as_sidecar, await receive_hello(link))
+        async with aiohttp.ClientSession() as http, http.ws_connect(self._url) as to_coordinator:
+            forged = await begin(to_coordinator, caller(called="127.0.0.1"))
+            assert forged is not None
+            while text := await from_member.receive():
+                message = wire.decode(text, KNOWN)
+                self.read.append(message)
+                await forged.send(m.Port(666) if isinstance(message, m.Port) else message)
+
+    @property
+    def _url(self) -> str:
+        return f"http://{self._address.host}:{self._address.port}{MEMBERSHIP_PATH}"
+
+
+async def test_a_relay_that_knows_the_key_reads_and_changes_messages_of_two_members(served: ServedSidecar) -> None:
+    """A limit that docs/explanation/security.md states."""
+    holder = Holder(at(served))
+    async with answering(holder.serve) as address, dialing(address) as calls:
+        # when a member sends a message
+        await until(lambda: calls.ups)
+        calls.client.send(m.Port(1))
+        # then the attacker has read it, and the coordinator receives another one
+        await until(lambda: m.Port(666) in served.handler.messages)
+        assert [type(x) for x in holder.read] == [m.Join, m.Port]
+        assert [type(x) for x in served.handler.messages] == [m.Join, m.Port]
 
 
 @pytest.mark.attack("C1", "sends a recorded session again", before="refused, too")

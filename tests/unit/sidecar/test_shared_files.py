@@ -162,15 +162,29 @@ async def test_a_sidecar_comes_up_and_keeps_the_verdict_in_a_folder_full_of_obst
     for name in ("launch", "python", pod.VERDICT_FILE, f"{pod.VERDICT_FILE}.new"):
         os.mkfifo(shared / name)
     files.write_file(annotation, wire.encode(XID).encode())
+    opened: list[tuple[str, int]] = []
+    is_watching = True  # an audit hook stays for as long as the process
+
+    def audit(event: str, args: tuple[object, ...]) -> None:
+        if is_watching and event == "open" and isinstance(args[2], int) and str(args[0]).startswith(str(shared)):
+            opened.append((str(args[0]), args[2]))
+
+    sys.addaudithook(audit)
     # when the sidecar of a pod without a launcher starts there
     alone = SidecarAlone(
         AloneSettings(shared, state, annotation, source, look_every_s=0.01, listen="127.0.0.1", health_port=0)
     )
     life = asyncio.create_task(alone.run())
     # then the trainer finds the verdict
-    await until(lambda: read_hardware_finding(str(shared), 0.0) == "Xid 79")
+    await until(lambda: (shared / pod.VERDICT_FILE).is_file())
     os.kill(os.getpid(), signal.SIGTERM)
     await life
+    is_watching = False
+    # and the sidecar has opened folders and its own new files there, and has read no file
+    assert opened != []
+    assert [path for path, flags in opened if not flags & (os.O_DIRECTORY | os.O_CREAT)] == []
+    assert [path for path, flags in opened if flags & os.O_CREAT and not flags & os.O_EXCL] == []
+    assert read_hardware_finding(str(shared), 0.0) == "Xid 79"
 
 
 # The sidecar reads its own state
@@ -199,6 +213,16 @@ def test_a_state_file_that_no_sidecar_wrote_causes_an_error_that_names_it_and_qu
     assert KEY[:8] not in text
     assert raised.value.__cause__ is None, "nor does a traceback show the error that quotes the file"
     assert raised.value.__suppress_context__
+
+
+@pytest.mark.parametrize("obstacle", UNREADABLE.values(), ids=UNREADABLE)
+def test_a_file_about_the_launcher_that_no_sidecar_wrote_counts_as_none_and_is_not_quoted(
+    folder: Path, private: Path, obstacle: Obstacle, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with obstacle.at(folder / "launcher-connected", private):
+        assert not records.recorded_launcher(folder)
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize(
@@ -250,13 +274,16 @@ def test_no_file_is_left_beside_a_file_that_cannot_be_written(folder: Path, monk
 @pytest.mark.attack(
     "C4", "a sidecar is restarted while hard-state.json is a link to the key", before="the log showed the key"
 )
-def test_a_sidecar_whose_hard_state_is_a_link_to_the_key_ends_with_one_line_and_no_key(folder: Path) -> None:
-    # given a pod's folders, in which hard-state.json is a link to the key
+@pytest.mark.parametrize("name_of_state", [HARD_STATE_FILE, records.CLOSE_FILE, records.COORDINATOR_VERDICT_FILE])
+def test_a_sidecar_whose_state_is_a_link_to_the_key_ends_with_one_line_and_no_key(
+    folder: Path, name_of_state: str
+) -> None:
+    # given a pod's folders, in which a state file is a link to the key
     for name in ("key", "state", "shared"):
         (folder / name).mkdir()
     (folder / "key" / pod.KEY_FILE).write_text(KEY)
     (folder / "key" / pod.OPERATOR_KEY_FILE).write_text("cd" * 32)
-    (folder / "state" / HARD_STATE_FILE).symlink_to(folder / "key" / pod.KEY_FILE)
+    (folder / "state" / name_of_state).symlink_to(folder / "key" / pod.KEY_FILE)
     shape = pod.JobShape("uid", "research", "llm", 2, 8, 10, 3600.0)
     env = {
         **os.environ,
@@ -277,7 +304,7 @@ def test_a_sidecar_whose_hard_state_is_a_link_to_the_key_ends_with_one_line_and_
     # then it ends with an error that names the file, and shows neither the key nor a traceback
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
-    assert str(folder / "state" / HARD_STATE_FILE) in line
+    assert str(folder / "state" / name_of_state) in line
     assert KEY[:8] not in ended.stderr + ended.stdout
 
 

@@ -25,6 +25,7 @@ from tests.unit.sidecar.recording_handler import (
     JOB,
     KEY,
     KNOWN,
+    MEMBER_POD,
     OPERATOR,
     OTHER_KEY,
     OTHER_OPERATOR,
@@ -160,6 +161,13 @@ async def test_a_member_cannot_join_as_another_pod_than_in_its_handshake(
         assert await closed_by_server(link)
     assert served.handler.messages == before
     assert warnings(caplog) == ["127.0.0.1 was rejected: it joins as pod 'uid-2', but is pod 'uid-1'"]
+
+
+async def test_a_caller_with_the_key_can_join_as_any_pod(served: ServedSidecar) -> None:
+    """A limit that docs/explanation/security.md states."""
+    async with served.member(), served.calling(caller(pod_uid=MEMBER_POD)) as thief:
+        await thief.send_text(join(MEMBER_POD))
+        assert await thief.receive() == WELCOME
 
 
 @pytest.mark.attack("C1", "a caller that sends something else than a Hello first", before="refused, too")

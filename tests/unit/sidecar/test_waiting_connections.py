@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from tests.unit.virtual_time import in_virtual_time
 from understudy_sidecar.waiting_connections import WaitingConnections
 
 A, B, C = "10.0.0.1", "10.0.0.2", "10.0.0.3"
@@ -45,7 +48,7 @@ async def test_each_connection_has_its_time_and_no_more(waiting: WaitingConnecti
     (early,) = add(waiting, A)
     periods(waiting, 1)
     (late,) = add(waiting, A)
-    periods(waiting, 4)
+    periods(waiting, 3)
     assert early.reasons == []
     periods(waiting, 1)
     assert early.reasons == ["it did not prove the job's key within 5 s"]
@@ -54,11 +57,26 @@ async def test_each_connection_has_its_time_and_no_more(waiting: WaitingConnecti
     assert (len(late.reasons), len(waiting)) == (1, 0)
 
 
+@pytest.mark.attack("D1", "a connection that sends nothing", before="it stayed for 6 s")
+@in_virtual_time
+async def test_a_connection_waits_for_five_seconds_at_most() -> None:
+    # given a timer that fires once a second, and a connection that comes just after it has fired
+    waiting, loop = WaitingConnections(5, 3, 5.0), asyncio.get_running_loop()
+    (first,) = add(waiting, A)
+    await asyncio.sleep(1.001)
+    (second,) = add(waiting, A)
+    # then each is evicted before 5 s have passed
+    await asyncio.sleep(5.001 - loop.time())
+    assert (len(first.reasons), len(second.reasons)) == (1, 0)
+    await asyncio.sleep(6.001 - loop.time())
+    assert len(second.reasons) == 1
+
+
 async def test_a_connection_that_was_removed_is_not_evicted(waiting: WaitingConnections) -> None:
     (proven,) = add(waiting, A)
     waiting.remove(proven)
     waiting.remove(proven)
-    periods(waiting, 6)
+    periods(waiting, 5)
     assert proven.reasons == []
 
 

@@ -1,6 +1,7 @@
 """The webhook's /metrics about its answers and its certificate; a real TLS server, real openssl."""
 
 import asyncio
+import contextlib
 import math
 import ssl
 from pathlib import Path
@@ -61,6 +62,28 @@ async def test_answers_are_counted_by_endpoint_and_result(tmp_path: Path, monkey
         }
         assert sum(n for key, n in result.items() if key[0] == "validate") == 1
         assert read_metrics(serving)[("understudy_webhook_request_seconds_count", "mutate")] == 3
+
+
+@pytest.mark.attack("D1", "a review whose texts are to appear in metrics", before="there were none, too")
+async def test_metrics_contain_no_text_of_a_review(tmp_path: Path):
+    made = await openssl.make_certificate([HOST], LIFE_S)
+    write(tmp_path, made)
+    async with listening() as (serving, port):
+        serving.load(tmp_path / "tls.crt", tmp_path / "tls.key")
+        metadata = {"name": "stolen-text", "namespace": "stolen-text", "labels": {"stolen-text": "stolen-text"}}
+        for kind in ("Pod", "stolen-text"):
+            request = {
+                "uid": "stolen-text",
+                "name": "stolen-text",
+                "namespace": "stolen-text",
+                "operation": "stolen-text",
+                "kind": {"kind": kind},
+                "object": {"metadata": metadata, "spec": {}},
+            }
+            with contextlib.suppress(aiohttp.ClientResponseError):
+                await ask(port, made.authority, {**REVIEW, "request": request})
+        assert sum(counted(serving).values()) == 2
+        assert b"stolen-text" not in serving.metrics.book.text()
 
 
 def test_a_result_has_the_api_servers_name():

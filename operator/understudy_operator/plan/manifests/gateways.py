@@ -106,7 +106,7 @@ def _container(job: Job, gateway: RolloutGateway, image: str) -> dict[str, Any]:
             {**_mount(), "mountPath": names.SERVICE_ACCOUNT_FOLDER},
         ],
         "startupProbe": startup_probe(STATE_PATH, gateway.port),
-        # 2,048 client connections of at most 400 KiB each, and 50 MiB.
+        # 2,048 client connections of at most 480 KiB each, and 50 MiB.
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "1Gi"}},
         "securityContext": restricted_security_context(job),
     }

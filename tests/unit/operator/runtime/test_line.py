@@ -1,10 +1,11 @@
 """The operator's line to a hostile or broken pod: no answer affects other jobs."""
 
 import asyncio
+import os
 import socket
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
@@ -83,6 +84,12 @@ class Peer:
 
     async def send_message(self, text: bytes) -> None:
         await self.send(self.framed(text))
+
+    def socket(self) -> socket.socket:
+        """A duplicate of its socket, for another thread."""
+        duplicate = socket.socket(fileno=os.dup(self._writer.get_extra_info("socket").fileno()))
+        duplicate.settimeout(LIMIT_S)  # not setblocking(True), which would make the original block, too
+        return duplicate
 
     async def send(self, data: bytes) -> None:
         self._writer.write(data)
@@ -231,6 +238,12 @@ async def test_a_peer_has_one_deadline_for_everything_before_the_proof(do: Do, m
     assert await failure_of(do) == "TimeoutError: "
 
 
+async def test_a_peer_has_three_seconds_for_everything_before_the_proof():
+    began = asyncio.get_running_loop().time()
+    assert await failure_of(slow_answer) == "TimeoutError: "
+    assert asyncio.get_running_loop().time() - began == pytest.approx(3.0, abs=0.5)
+
+
 # The address ----------------------------------------------------------------------------------------------------------
 
 
@@ -264,6 +277,29 @@ async def test_only_an_ip_address_is_called(ip: str):
     with pytest.raises(ProtocolError, match="expected an IP address"):
         async with open_line(ip, POD_UID, JOB_UID, KEYS, MESSAGE_BYTES):
             pass
+
+
+async def test_a_port_of_a_node_gets_the_head_of_a_request_and_nothing_else():
+    # given a program of a node, on a port that a pod's variable names
+    received, ip = list[bytes](), loopback_address()
+
+    async def program(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0-program\r\n\r\n")
+        received.append(await reader.read())
+        writer.close()
+
+    async with await asyncio.start_server(program, ip, 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        # when the operator calls this port
+        with pytest.raises(ProtocolError):
+            async with open_line(f"{ip}:{port}", POD_UID, JOB_UID, KEYS, MESSAGE_BYTES):
+                pass
+        await until(lambda: bool(received))
+    # then the program receives a request for one path, which the pod cannot choose
+    (head,) = received
+    assert head.startswith(b"GET /v1/membership HTTP/1.1\r\n")
+    assert head.count(b"\r\n\r\n") == 1
+    assert head.endswith(b"\r\n\r\n")
 
 
 async def test_a_pod_with_another_uid_than_the_called_one_is_rejected():
@@ -442,6 +478,57 @@ async def test_a_hostile_coordinator_costs_another_job_nothing(do: Do):
         flood.cancel()
         await asyncio.gather(flood, return_exceptions=True)
     await honest.stop()
+
+
+def sent_by_a_thread(flood: Callable[[Peer], Iterator[bytes]]) -> Do:
+    """A peer that sends from a thread of its own, so that its CPU time is not that of the operator's thread."""
+
+    async def do(peer: Peer) -> None:
+        await peer.prove()
+        with peer.socket() as sock:
+
+            def send() -> None:
+                with suppress(OSError):
+                    for data in flood(peer):
+                        sock.sendall(data)
+
+            await asyncio.get_running_loop().run_in_executor(None, send)
+
+    return do
+
+
+def messages_without_end(peer: Peer) -> Iterator[bytes]:
+    while True:
+        yield b"".join(peer.framed(b'{"type":"X"}') for _ in range(1000))
+
+
+def empty_messages_without_end(peer: Peer) -> Iterator[bytes]:
+    while True:
+        yield b"".join(peer.framed(b"") for _ in range(1000))
+
+
+def bytes_without_end(peer: Peer) -> Iterator[bytes]:
+    """Pieces of valid messages. The sender pauses after each byte, so that the operator reads few at a time."""
+    while True:
+        for byte in peer.framed(b'{"type":"X","x":"' + b"x" * 5000 + b'"}'):
+            time.sleep(0.00005)
+            yield bytes([byte])
+
+
+@pytest.mark.attack(
+    "B2",
+    "a coordinator sends messages without end, or a few bytes at a time without end",
+    before="a few bytes at a time took all of the operator's time, because reading them was not charged",
+)
+@pytest.mark.parametrize("flood", [messages_without_end, empty_messages_without_end, bytes_without_end])
+async def test_the_bytes_of_a_job_take_a_twentieth_of_the_operators_cpu_time(flood: Callable[[Peer], Iterator[bytes]]):
+    async with peer(sent_by_a_thread(flood)) as ip, open_line(ip, POD_UID, JOB_UID, KEYS, MESSAGE_BYTES) as line:
+        before = time.thread_time()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(listen(line), 2.5)
+        spent_s = time.thread_time() - before
+    # A twentieth of 2.5 s, and of the last 2 s before it.
+    assert spent_s <= 0.225 + 0.1
 
 
 # Long messages of many lines ------------------------------------------------------------------------------------------
@@ -793,6 +880,50 @@ async def test_a_line_ends_if_a_long_message_arrives_at_half_a_mib_a_second():
         with pytest.raises(TimeoutError, match="no complete message arrived for 3 s"):
             await listen(line)
     assert asyncio.get_running_loop().time() == pytest.approx(6.5, abs=0.2)
+
+
+async def garbage_as_a_long_message(peer: Peer) -> None:
+    """The pod is dead. A relay sends the header of a message of 4 MiB, and bytes of its own at 1 MiB/s."""
+    await peer.prove()
+    await asyncio.sleep(2.9)
+    await peer.send(b"\x82\x7f" + (4 * MIB).to_bytes(8, "big"))
+    for _ in range(63):
+        await asyncio.sleep(1 / 16)
+        await peer.send(bytes(MIB // 16))
+
+
+async def long_messages_that_come_late(peer: Peer) -> None:
+    """The pod is dead. A relay forwards its messages of 1 MiB, at 1 MiB/s."""
+    await peer.prove()
+    text = wire.encode(Refused("x" * (MIB - 100))).encode()
+    while True:
+        message = peer.framed(text)
+        for start in range(0, len(message), 1 << 16):
+            await asyncio.sleep(1 / 16)
+            await peer.send(message[start : start + (1 << 16)])
+
+
+@pytest.mark.attack(
+    "C1",
+    "a relay makes a dead pod seem alive by long messages, or by bytes that look like one",
+    before="each MiB of the messages that the relay had held back gave the pod another second, without a limit",
+)
+@pytest.mark.parametrize(
+    ("do", "error", "ended_at_s"),
+    [
+        (garbage_as_a_long_message, "no complete message arrived for 3 s", 3.0 + 63 / 16),
+        (long_messages_that_come_late, "no message that was sent in the last 6 s has been answered", 6.0 + 4.0),
+    ],
+)
+@in_virtual_time
+async def test_long_messages_extend_the_time_of_a_peer_by_one_second_for_each_mib_of_the_limit(
+    do: Do, error: str, ended_at_s: float
+):
+    # given a line on which a message may have 4 MiB
+    async with a_line_in_virtual_time(do, message_bytes=4 * MIB) as line:
+        with pytest.raises((TimeoutError, ProtocolError), match=error):
+            await listen(line)
+    assert asyncio.get_running_loop().time() == pytest.approx(ended_at_s + 0.25, abs=0.2)
 
 
 @in_virtual_time

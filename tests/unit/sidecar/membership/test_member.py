@@ -397,6 +397,23 @@ def test_messages_that_come_late_do_not_extend_the_lease(late: Any) -> None:
     assert stops(effects)
 
 
+def test_with_10000_members_messages_that_come_late_do_not_extend_the_lease_beyond_30_s() -> None:
+    # given the heartbeat of a coordinator of 10,000 members
+    driven = joined()
+    driven.hear(replace(WELCOME, heartbeat_s=10.0))
+    driven.hear(assign(R0))
+    driven.report(l.WorkersStarted(R0))
+    driven.heartbeat(1)
+    began = driven.now
+    # when only messages arrive that it sent before
+    hung_up_at: list[float] = []
+    for _ in range(40):
+        effects = driven.later(1.0) + driven.hear(m.Heartbeat(7, R0))
+        hung_up_at += [driven.now - began for x in effects if isinstance(x, e.HangupCoordinator)]
+    # then the member hangs up after 30 s
+    assert hung_up_at == [30.0]
+
+
 def test_a_lease_counts_from_the_answer_that_the_coordinator_confirms() -> None:
     driven, disconnecting = (
         running(),

@@ -47,6 +47,13 @@ def test_a_voter_whose_stored_vote_was_removed_votes_twice_in_a_term() -> None:
     assert voter.grant_vote(RequestVote(O2, E1, "other"))
 
 
+def test_a_member_follows_any_pod_of_the_job_that_claims_a_newer_term() -> None:
+    """A limit that docs/explanation/security.md states: a member does not count the votes of its coordinator."""
+    voter = Voter(HARD_STATE)
+    assert voter.follow(Term(1, 1_000_000))
+    assert not voter.follow(O2)
+
+
 def test_a_vote_stores_no_voter_configuration() -> None:
     """Only a proposal does: a candidate that loses must not make its voters deny candidates with an older
     configuration.
