@@ -44,7 +44,7 @@ def measure(session: Session, installed: Peers) -> Iterator[Sample]:
         tempfile.TemporaryDirectory(prefix="bench-recovery-") as folder,
         network.nodes(systems.nodes_of(session)) as nodes,
     ):
-        result = Reports(Path(folder) / "told", NODES)
+        result = Reports(Path(folder) / "reports", NODES)
         with systems.start(session, result, installed, nodes) as training:
             training.await_start()
             for run in range(session.first_run, session.first_run + session.runs):

@@ -90,7 +90,7 @@ async def main() -> None:
                     if step == chosen.stop_in_update and tensor is tensors[0]:
                         os.kill(os.getpid(), signal.SIGSTOP)
             outcome = "whole"
-        except Exception as error:  # noqa: BLE001 (each update's outcome is told)
+        except Exception as error:  # noqa: BLE001 (each update's result is printed)
             outcome = f"failed: {error}"
         states = " ".join(f"{x.name}={x.weights.state.value}:{x.weights.version}" for x in replicas)
         print(f"update {step} {outcome} | {states}", flush=True)

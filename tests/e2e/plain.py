@@ -182,7 +182,7 @@ class PlainJob:
             result = [line for line in lines.splitlines() if " is in effect: " in line]
             return int(result[-1].split(" is in effect: ")[1].split()[0]) if result else 0
 
-        wait_until("the electorate counts", lambda: voters() == self.actives + self.spares, 30, seen=self.text)
+        wait_until("the voter configuration counts", lambda: voters() == self.actives + self.spares, 30, seen=self.text)
 
 
 def alive(job: PlainJob) -> list[Raw]:

@@ -115,7 +115,7 @@ class Training:
         since = max(since, self.since)
         if self.coordinator_uid:
             return Coordination(self.snapshot, self.coordinator_uid, since)
-        requests = {uid: PodAnswer("not in office") for uid in self._running()}
+        requests = {uid: PodAnswer("not the coordinator") for uid in self._running()}
         return Coordination(self.snapshot, "", since, PodAnswers(requests, since) if requests else NO_ANSWERS)
 
     def _set_coordinator(self, pod_uid: str) -> None:

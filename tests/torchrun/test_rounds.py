@@ -36,8 +36,8 @@ from understudy_torch import step
 dist.init_process_group("gloo")
 here, rank, number = os.environ["HERE"], os.environ["RANK"], torch.zeros(1)
 # In one write: both of a member's workers have the same output.
-told = f"rank {rank} {os.environ['WORLD_SIZE']} {os.environ['UNDERSTUDY_ROUND']} {os.getpid()}\\n"
-os.write(1, told.encode())
+line = f"rank {rank} {os.environ['WORLD_SIZE']} {os.environ['UNDERSTUDY_ROUND']} {os.getpid()}\\n"
+os.write(1, line.encode())
 n = 0
 while True:
     stop = torch.tensor([float(rank == "0" and os.path.exists(os.path.join(here, "stop")))])

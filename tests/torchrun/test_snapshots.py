@@ -411,23 +411,23 @@ def test_a_worker_that_is_killed_at_any_instant_leaves_the_last_or_the_last_but_
     base = torch.arange(1_500_000, dtype=torch.int64)
     for _ in range(KILLS):
         whole = rounds.next()
-        done, told = os.pipe()
+        done, reports = os.pipe()
         saved = rng.choice(whole) if whole else None  # each one that is reported has to be right
         restored = -1 if saved is None else saved.step
         pid = os.fork()
         if pid == 0:
             try:
-                train(rounds, base, restored, told)
+                train(rounds, base, restored, reports)
             finally:
                 os._exit(1)
-        os.close(told)
+        os.close(reports)
         rounds.choose(saved)
         select.select([done], [], [], LIMIT_S)  # its first save, or its end
         time.sleep(rng.uniform(0.0, 0.02))  # the instant of the fault is random
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        with os.fdopen(done, "rb") as reports:
-            words = reports.read()
+        with os.fdopen(done, "rb") as file:
+            words = file.read()
         last = struct.unpack("<q", words[-8:])[0] if words else restored
         assert last > restored, "it has not restored the state, or not saved"
         steps = [x.step for x in rounds.next() if x.token == token(rounds.number - 1)]
@@ -435,7 +435,7 @@ def test_a_worker_that_is_killed_at_any_instant_leaves_the_last_or_the_last_but_
     rounds.close()
 
 
-def train(rounds: Rounds, base: Any, restored: int, told: int) -> None:
+def train(rounds: Rounds, base: Any, restored: int, reports: int) -> None:
     """A worker: it restores, checks the content, and saves one step after the other; it reports each save."""
     import torch
 
@@ -448,4 +448,4 @@ def train(rounds: Rounds, base: Any, restored: int, told: int) -> None:
     while True:
         step += 1
         assert snapshot.save(step, {"step": step, "tensor": base + step})
-        os.write(told, struct.pack("<q", step))
+        os.write(reports, struct.pack("<q", step))

@@ -35,7 +35,7 @@ POD_UIDS = ("uid-s", "uid-a", "uid-b")
 LIMIT_S = 10.0
 PREVIOUS = Coordination(a_snapshot(3, ()), "uid-previous", 1.0)
 APPOINT = Appoint(7, 3, {"InPlace": 2})
-NOT_COORDINATOR = Refused("this sidecar is not in office")
+NOT_COORDINATOR = Refused("this sidecar is not the coordinator")
 SEVENTH = Term(7, 1)
 
 
@@ -144,7 +144,8 @@ async def test_an_appointed_pods_refusal_is_known_until_its_first_snapshot(
 ):
     sidecars[0].becomes_coordinator = False
     learner.appoint(sidecars[0])
-    await learner.until(lambda known: known.answers.by_pod == {"uid-s": PodAnswer("this sidecar is not in office")})
+    answers = {"uid-s": PodAnswer("this sidecar is not the coordinator")}
+    await learner.until(lambda known: known.answers.by_pod == answers)
     await sidecars[0].report(in_seventh(4))
     await learner.until(lambda known: known.coordinator_uid == "uid-s")
     assert learner.coordination.answers.by_pod == {}

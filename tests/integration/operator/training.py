@@ -200,7 +200,7 @@ class Training:
         key, operator_key = (bytes.fromhex(base64.b64decode(data[name]).decode()) for name in KEY_FILES)
         for sidecar in (self.coordinator, self.standby):
             await sidecar.start(key, operator_key, job["metadata"]["uid"])
-        await self.standby.report(Refused("this sidecar is not in office"))
+        await self.standby.report(Refused("this sidecar is not the coordinator"))
 
     def coordinator_uid(self, pod: Raw) -> None:
         """The appointed coordinator is this pod's sidecar."""

@@ -100,14 +100,14 @@ def test_the_headline_has_the_faults_and_systems_that_were_measured() -> None:
 
 
 def test_a_fault_is_over_when_the_last_rank_has_reported_a_step_after_it(tmp_path: Path) -> None:
-    result = Reports(tmp_path / "told", ranks=2)
+    result = Reports(tmp_path / "reports", ranks=2)
     result.path.write_text("step 0 10 1.0\nstep 1 11 1.5\nstep 0 12 3.0\nstep 1 13 4.0\nstep 0 12 5.0\n")
     assert result.last_of_all("step", 2.0, 1.0, lambda: "") == 4.0
     assert result.pid_of(1) == 13
 
 
 def test_the_runner_does_not_wait_for_a_system_that_has_ended(tmp_path: Path) -> None:
-    result = Reports(tmp_path / "told", ranks=2)
+    result = Reports(tmp_path / "reports", ranks=2)
     result.path.write_text("step 0 10 1.0\n")
     with pytest.raises(Unfinished, match="step of 1 of 2 ranks: all its launchers have ended"):
         result.last_of_all("step", 0.0, 1e12, lambda: "all its launchers have ended")

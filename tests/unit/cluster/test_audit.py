@@ -25,11 +25,11 @@ ROLES = [
 RIGHTS = granted(ROLES)
 
 
-def audit_entry(verb: str, resource: str, *, user: str = USER, decision: str = "allow", **told: str) -> str:
+def audit_entry(verb: str, resource: str, *, user: str = USER, decision: str = "allow", **reference: str) -> str:
     event: dict[str, Any] = {
         "user": {"username": user},
         "verb": verb,
-        "objectRef": {"resource": resource, **told},
+        "objectRef": {"resource": resource, **reference},
         "requestReceivedTimestamp": "2026-11-21T10:00:00Z",
         "annotations": {"authorization.k8s.io/decision": decision},
     }

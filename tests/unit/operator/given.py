@@ -208,7 +208,7 @@ def observed(
     *,
     not_ready: Iterable[str] = (),
     searches_since: float | None = None,
-    reason: str = "not in office",
+    reason: str = "not the coordinator",
     responders: Iterable[Pod] = (),
     responding_since: float | None = None,
     named: str = "",

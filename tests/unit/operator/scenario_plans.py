@@ -334,8 +334,8 @@ def _lines(plan: Plan, before: Raw) -> Iterator[str]:
     yield from map(_job_line, plan.jobs)
     yield from map(_pod_line, plan.pods)
     match plan.link:
-        case Follow(office, nodes=nodes):
-            yield f"follow the coordinator of epoch {office.epoch}"
+        case Follow(term, nodes=nodes):
+            yield f"follow the coordinator of epoch {term.epoch}"
             yield from (
                 f"report {x.node} to the coordinator as {'broken' if x.hardware_finding else 'about to go'}"
                 for x in nodes

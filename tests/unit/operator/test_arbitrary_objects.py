@@ -300,7 +300,7 @@ SENT: list[Any] = [
             rollouts=Rollouts(1, 1, 1, "v", UpdateFailure("u", "v", "m", 1, NOW, ("r",)), CAUSE),
         ),
         Stepping(StepProgress(7, 100, NOW)),
-        Refused("not in office", "uid-s", "10.1.0.1", 3),
+        Refused("not the coordinator", "uid-s", "10.1.0.1", 3),
     )
 ]
 

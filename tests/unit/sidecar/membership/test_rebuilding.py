@@ -370,7 +370,7 @@ def test_a_lost_pod_is_named_although_a_recovery_from_an_earlier_fault_of_it_is_
     assert [(x.fault, x.cause.pod) for x in reported] == [(Fault.PROCESS, "active-1"), (Fault.POD, "active-1")]
 
 
-@pytest.mark.parametrize("appointed_by", ["operator", "operator, with an estate", "members"])
+@pytest.mark.parametrize("appointed_by", ["operator", "operator, with a leader snapshot", "members"])
 def test_pods_of_a_round_of_which_no_pod_is_left_are_named_too(appointed_by: str) -> None:
     """Found by the simulation (seed 64): the entry of a lone pod that was lost with its coordinator named no pod."""
     # given a job of one pod, which is lost, and a spare whose sidecar is elected
@@ -384,7 +384,7 @@ def test_pods_of_a_round_of_which_no_pod_is_left_are_named_too(appointed_by: str
             driven = DrivenCoordinator(
                 1, epoch=2, at_least_round=3, running_pods=("uid-spare-0",), rank_holders=rank_holders
             )
-        case "operator, with an estate":
+        case "operator, with a leader snapshot":
             driven = DrivenCoordinator(
                 1, epoch=2, at_least_round=3, running_pods=("uid-spare-0",), known=leader_snapshot
             )

@@ -64,7 +64,7 @@ def appointed(given: Observed) -> tuple[str, int, str]:
 
 
 def test_a_pod_that_states_it_has_to_be_replaced_is_not_appointed():
-    refused = Refused("not in office", replacement_reason="its sidecar cannot store its state")
+    refused = Refused("not the coordinator", replacement_reason="its sidecar cannot store its state")
     given = observed(
         NEW_JOB, (A0, A1, S), coordination=Coordination(answers=NO_ANSWERS.with_refusal(S.uid, refused, NOW))
     )
@@ -150,7 +150,7 @@ def test_a_pod_that_has_lost_the_leadership_may_be_appointed_again_in_a_new_epoc
         return observed(RUNNING, responders=[S], searches_since=NOW - seconds, named=named)
 
     assert appointed(refused(REFUSED_S - 0.1)) == ("s", 4, "")  # otherwise appointments never end
-    assert appointed(refused(REFUSED_S)) == ("s", int(NOW), "pod s is not the coordinator: not in office")
+    assert appointed(refused(REFUSED_S)) == ("s", int(NOW), "pod s is not the coordinator: not the coordinator")
     assert appointed(refused(REFUSED_S, named=A0.uid))[2] == ""  # the operator asks that pod first
 
 

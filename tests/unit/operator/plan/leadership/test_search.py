@@ -104,7 +104,7 @@ def coordinator_snapshot(pod: Pod, term: int = 1, epoch: int = 1, number: int = 
 
 
 def refused(to: Pod | None = None) -> Refused:
-    return Refused("not in office", "" if to is None else to.uid, "" if to is None else to.ip)
+    return Refused("not the coordinator", "" if to is None else to.uid, "" if to is None else to.ip)
 
 
 def on_the_line(pod: Pod = S) -> Calls:
@@ -455,7 +455,7 @@ def test_a_pod_that_is_named_is_called_at_the_address_that_the_api_server_report
     calls = Calls()
     calls.follow([S])
     calls.dialed()
-    calls.receives(S, Refused("not in office", T.uid, "169.254.169.254"))
+    calls.receives(S, Refused("not the coordinator", T.uid, "169.254.169.254"))
 
     # then that pod is called at its own address
     assert calls.dialed() == ["s", "t"]
@@ -472,7 +472,7 @@ def test_a_pod_that_is_not_of_the_job_is_not_called_even_if_it_is_named():
     calls.follow([S])
     calls.dialed()
     for number in range(100):
-        calls.receives(S, Refused("not in office", f"uid-{number}", "10.0.0.1"))
+        calls.receives(S, Refused("not the coordinator", f"uid-{number}", "10.0.0.1"))
     assert calls.dialed() == ["s"]
 
 
@@ -573,7 +573,7 @@ def test_earlier_answers_of_the_appointee_do_not_count():
     assert calls.coordination.answers.pods == {A0.uid}
     calls.dialed()
     calls.receives(S, refused())
-    assert calls.coordination.answers.by_pod[S.uid] == PodAnswer("not in office")
+    assert calls.coordination.answers.by_pod[S.uid] == PodAnswer("not the coordinator")
 
 
 # Messages of the coordinator, and to it -----------------------------------------------------------------------------
@@ -670,7 +670,7 @@ def test_a_pod_that_another_one_named_gets_the_end_of_the_job():
     calls = Calls()
     calls.follow(first=(), others=[T])
     calls.dialed()
-    calls.receives(T, Refused("this sidecar is not in office", U.uid, U.ip))
+    calls.receives(T, Refused("this sidecar is not the coordinator", U.uid, U.ip))
 
     # when the job has ended
     end = End(CloseReason.SUCCEEDED, "all workers exited 0")

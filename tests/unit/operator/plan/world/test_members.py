@@ -233,7 +233,7 @@ def test_a_pod_lost_with_its_node_is_deleted_at_once():
 def test_a_pod_that_states_it_has_to_be_replaced_and_does_not_end_is_deleted(ago: float, goes: bool):
     """Found by the simulation (seed 44125): its launcher was stopped, and no coordinator was left to report it."""
     answers = NO_ANSWERS.with_refusal(
-        "uid-s", Refused("not in office", replacement_reason="no space left on device"), NOW - ago
+        "uid-s", Refused("not the coordinator", replacement_reason="no space left on device"), NOW - ago
     )
     given = observed(snapshot=a_snapshot([member(A0, 0), member(A1, 1)]))
     given = replace(given, coordination=replace(given.coordination, answers=answers))
@@ -255,7 +255,7 @@ def test_the_last_snapshot_of_a_coordinator_that_has_stepped_down_does_not_keep_
 
 def test_a_pods_replacement_reason_does_not_count_once_its_connection_has_ended():
     answers = NO_ANSWERS.with_refusal(
-        "uid-s", Refused("not in office", replacement_reason="no space left on device"), NOW - 60
+        "uid-s", Refused("not the coordinator", replacement_reason="no space left on device"), NOW - 60
     )
     given = observed(snapshot=a_snapshot([member(A0, 0), member(A1, 1)]))
     assert deleted(replace(given, coordination=replace(given.coordination, answers=answers.on_lines(())))) == {}
