@@ -30,7 +30,7 @@ from understudy_operator.settings import (
     read_network_rules,
 )
 from understudy_protocol import logs
-from understudy_protocol.garbage import collect_rarely
+from understudy_protocol.garbage import SHORT_SCANS, collect_rarely
 
 
 def main() -> int:
@@ -74,7 +74,7 @@ def main() -> int:
     except ValueError as error:
         logging.error("%s", error)
         return 2
-    collect_rarely()
+    collect_rarely(SHORT_SCANS)
     assert handlers  # imported because it registers kopf's handlers
     # kopf asks for the user's name, and the image's user has none. getpass.getuser() reads this variable first.
     os.environ.setdefault("LOGNAME", "understudy")

@@ -2,13 +2,14 @@
 
 import gc
 
-#: New objects between two collections of the young ones. With Python's default of 700, each growth of the objects by a
-#: quarter leads to a scan of all of them: with the pods of a job of 5,000, the event loop stands still for 0.2 s.
-OBJECTS = 50_000
+#: For gc.set_threshold. With Python's defaults (700, 10, 10), each growth of the objects by a quarter leads to a scan of
+#: all of them: with the pods of a job of 5,000, the event loop stands still for 0.2 s. A scan takes 1 ms for each 1,000
+#: objects, so a process that has to answer all the time has small young generations.
+FEW_SCANS, SHORT_SCANS = (50_000, 20, 20), (10_000, 2, 1000)
 
 
-def collect_rarely() -> None:
+def collect_rarely(thresholds: "tuple[int, int, int]") -> None:
     """Make collections rare, and skip the modules that are imported now. Objects without cycles need no collection."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(OBJECTS, 20, 20)
+    gc.set_threshold(*thresholds)

@@ -2,11 +2,11 @@
 
 import resource
 
-from understudy_protocol.garbage import collect_rarely
+from understudy_protocol.garbage import FEW_SCANS, collect_rarely
 
 
 def prepare() -> None:
     """Raise the limit of open files to the container's; make garbage collections rare, and skip imported modules."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    collect_rarely()
+    collect_rarely(FEW_SCANS)

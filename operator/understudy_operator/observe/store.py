@@ -280,6 +280,11 @@ class Store:
             self._nodes = NodeMap((node.name, node) for node in self.facts(Kind.NODE, reader))
         return self._nodes
 
+    def unread_of_job(self, kind: Kind, job: OwnerKey) -> list[Key]:
+        """The objects of a job that have changed since they were read."""
+        entries = self._entries[kind]
+        return [key for key in self._of_job.get((kind, job), ()) if entries[key].fact is None]
+
     def facts_of_job(self, kind: Kind, job: OwnerKey, reader: Callable[[Raw], T]) -> tuple[T, ...]:
         """Sorted by name."""
         if (kind, job) not in self._facts_of_job:
