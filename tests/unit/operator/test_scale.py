@@ -136,6 +136,44 @@ async def wait_until_idle(world: World, worker: JobWorker, link: FakeLink) -> No
             return
 
 
+class Turns:
+    """How often the event loop has run since the last call of `count`."""
+
+    def __init__(self) -> None:
+        self._turns = 0
+        asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turns += 1
+        asyncio.get_running_loop().call_soon(self._turn)
+
+    def count(self) -> int:
+        turns, self._turns = self._turns, 0
+        return turns
+
+
+async def test_the_event_loop_runs_other_tasks_while_changed_pods_are_read_and_planned(links: list[FakeLink]):
+    # given a job whose 5,000 pods have all changed
+    world = World()
+    turns, counts = Turns(), list[int]()
+
+    def steady() -> float:
+        """A reconcile calls it before and after its planning."""
+        counts.append(turns.count())
+        return time.monotonic()
+
+    executor = Executor(world.api, world.store, Clock())
+    worker = JobWorker(KEY, world.store, executor, KEYRING, IMAGE, lambda _: None, Clock(steady=steady))
+    # when they are read and planned
+    try:
+        await until(lambda: len(counts) >= 2)
+    finally:
+        await worker.stop()
+    # then other tasks run after each 100 pods that are read, and while the plan is made
+    assert counts[0] >= 5_000 / 100
+    assert counts[1] > 0
+
+
 async def test_the_cost_of_a_fault_does_not_grow_with_the_job(links: list[FakeLink]):
     # given a running job of 5,000 pods with an up-to-date status
     world = World()
