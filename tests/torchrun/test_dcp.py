@@ -12,7 +12,7 @@ from tests.torchrun.test_snapshots import Rounds, choose_next, of_two_ranks, rou
 from understudy_torch import snapshot
 
 pytestmark = [
-    pytest.mark.timeout(200),
+    pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning"),  # as the test wants
 ]
 __all__ = ["of_two_ranks", "rounds", "with_torch", "worker"]  # fixtures

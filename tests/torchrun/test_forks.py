@@ -21,7 +21,7 @@ from tests.torchrun.job import LIMIT_S, Member, alone, token
 from tests.unit.launcher.fake_sidecar import children, name_of, wait_for
 from understudy_protocol.launcher import ExitLauncher, ForkFallback, WorkerExited, WorkersFinished
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(1200)
 
 Start = Callable[..., Member]
 

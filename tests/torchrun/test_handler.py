@@ -12,7 +12,7 @@ from tests.cluster.torch_install import torch_python
 from tests.unit.launcher.fake_sidecar import plain_environment
 from understudy_protocol import pod
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(1200)
 
 HANDLER = """
 import gc, threading, time

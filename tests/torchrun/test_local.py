@@ -12,7 +12,7 @@ from tests.torchrun.job import LIMIT_S
 from tests.torchrun.local_run import Start, kill, local_runs
 from tests.unit.launcher.fake_sidecar import wait_for
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(1200)
 
 #: Appends a line for the start and for each of its first steps in a round, until the file `end` exists.
 SCRIPT = """
@@ -88,6 +88,6 @@ def test_workers_with_a_hidden_torchrun_train_nothing_and_the_run_fails_with_the
     hidden = "import os; os.execvp('torch' + 'run', ['torchrun', os.environ['HERE'] + '/train.py'])"
     run = start("--nodes", "2", "--spares", "0", "--", sys.executable, "-c", hidden)
     # all ranks must fail before the pause between two rounds ends; the pause grows with each round
-    assert run.wait(3 * LIMIT_S) == 1
+    assert run.wait(2 * LIMIT_S) == 1
     assert not (tmp_path / "notes").exists()
     assert "starts a rendezvous of its own" in (tmp_path / "log").read_text()

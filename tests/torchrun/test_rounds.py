@@ -26,7 +26,7 @@ from understudy_protocol.launcher import (
     WorkersFinished,
 )
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(1200)
 
 #: Trains until rank 0 finds the file `stop`.
 TRAINS = """

@@ -18,7 +18,7 @@ from understudy_protocol.enums import Verdict
 from understudy_protocol.launcher import DrainWorkers, Terminating
 from understudy_protocol.membership import NodeVerdict
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = pytest.mark.timeout(600)
 
 
 #: Prints the handlers of SIGTERM when they are set.

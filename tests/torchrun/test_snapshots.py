@@ -25,7 +25,7 @@ from understudy_protocol.launcher import StartWorkers
 from understudy_protocol.snapshots import RestoreChoice, SavedStep
 from understudy_torch import snapshot
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = pytest.mark.timeout(600)
 
 PAGE, MAGIC = 4096, 0x756E64736E617031
 MIB = 1 << 20

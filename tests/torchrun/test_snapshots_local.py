@@ -12,7 +12,7 @@ from tests.torchrun.job import LIMIT_S
 from tests.torchrun.local_run import Start, kill, local_runs
 from tests.unit.launcher.fake_sidecar import wait_for
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(1200)
 
 #: Appends a line for the start of each round, and for each step. The state has the sum of all steps.
 SCRIPT = """

@@ -10,7 +10,7 @@ from tests.torchrun import twelve_faults
 from tests.torchrun.twelve_faults import LOCAL, LocalFault
 
 #: Nightly: some of the faults are times without a step, which a busy machine makes by itself.
-pytestmark = [pytest.mark.timeout(400), pytest.mark.nightly]
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.nightly]
 
 
 @pytest.mark.parametrize("fault", LOCAL, ids=[fault.name for fault in LOCAL])

@@ -20,7 +20,7 @@ from understudy_launcher import events as e
 from understudy_launcher.step_page import StepFiles
 from understudy_launcher.zygote import ForkRequest
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = pytest.mark.timeout(600)
 
 #: Spawned processes import torch, two at once.
 IMPORT_S = 60.0

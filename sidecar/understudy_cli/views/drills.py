@@ -60,7 +60,7 @@ def check_drill(job: Job) -> None:
 
 
 def pod_to_annotate(job: Job, pods: Iterable[Pod]) -> Pod:
-    """Any pod of an injected job takes the request: one that training ends least likely. Raises NotPossible."""
+    """The pod with the lowest rank takes the request for an injected job; any other could. Raises NotPossible."""
     ranked = [pod for pod in pods if pod.group_rank is not None]
     if not ranked:
         raise NotPossible(f"job {job.name} does not train now: no pod has ranks")

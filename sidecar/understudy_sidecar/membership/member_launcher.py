@@ -129,8 +129,6 @@ def _on_drained(me: MemberState, token: RoundToken) -> None:
 def _on_response(me: MemberState) -> None:
     if me.launcher.is_silent:
         me.launcher.is_silent = False
-        if me.state is State.DISCONNECTED:
-            me.set_unable("")
         _rejoin(me, "its launcher responds again")
 
 
@@ -148,9 +146,15 @@ def _leave_job(me: MemberState, reason: str, local_rank: int | None = None) -> N
 
 
 def _rejoin(me: MemberState, reason: str = "") -> None:
-    """Look for the coordinator again unless another cause is left."""
+    """Unless another cause is left: a member that has left looks for the coordinator again, and one that had none is
+    able to take ranks again.
+    """
     launcher = me.launcher
-    if me.state is not State.NO_LAUNCHER or launcher.is_silent or launcher.has_unkillable or launcher.lacks_devices:
+    if launcher.is_silent or launcher.has_unkillable or launcher.lacks_devices:
+        return
+    if me.state is State.DISCONNECTED:
+        me.set_unable("")
+    if me.state is not State.NO_LAUNCHER:
         return
     if reason:
         me.log(f"rejoins: {reason}")

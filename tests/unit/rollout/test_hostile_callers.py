@@ -223,7 +223,7 @@ def kernel_mb(pid: int) -> float:
 @pytest.mark.parametrize("open_one", [unfinished_fields, unread_answer, unfinished_body])
 @pytest.mark.attack(
     "D2",
-    "200 connections to a gateway, each of which takes all the memory that it can",
+    "200 connections that take as much memory of a gateway as possible",
     before="an answer that no client read took 3.5 MB: 2,048 of them took 7 times the limit of the container",
 )
 async def test_a_connection_takes_at_most_480_kib(

@@ -30,6 +30,7 @@ from understudy_operator.plan.times.reconcile_clock import is_due
 from understudy_operator.plan.times.rfc3339 import micro_time, parse_time
 from understudy_protocol.enums import Drill, Fault
 from understudy_protocol.observer import DrillOrder
+from understudy_protocol.pod import ANNOTATION_DRILL
 from understudy_protocol.recovery import DRILL_REASON
 
 ACT_S = 60.0
@@ -50,7 +51,7 @@ class _Request:
 
 def plan_drill(observed: Observed, now: float) -> DrillStatus | None:
     """The newest drill, as status should record it; None if there was none."""
-    text, known = observed.job.drill_request[:REQUEST_CHARACTERS], observed.job.status.drill
+    text, known = _requested(observed, now)[:REQUEST_CHARACTERS], observed.job.status.drill
     if not text or (known is not None and known.request == text):
         return known
     found = DrillStatus(request=text, at=micro_time(now))
@@ -109,6 +110,25 @@ def is_drill(entry: RecoveryStatus) -> bool:
     return entry.reason.startswith(DRILL_REASON)
 
 
+def _requested(observed: Observed, now: float) -> str:
+    """Users may not change an InjectedJob. So each of its pods may have a request, and keeps it.
+
+    The newest one of this minute counts, unless status has a newer one. A wrong one counts only before the first one:
+    it would hide all others for as long as its pod exists.
+    """
+    job, known = observed.job, observed.job.status.drill
+    if job.injected is None:
+        return job.drill_request
+    texts = [text[:REQUEST_CHARACTERS] for pod in observed.pods if (text := pod.annotations.get(ANNOTATION_DRILL))]
+    read = [(request.at, text) for text in texts if (request := _read(text)) and _is_timely(request, now)]
+    if known is None:
+        return max(read)[1] if read else max(texts, default="")
+    handled = _read(known.request)
+    if handled is not None and known.at is not None and _is_timely(handled, parse_time(known.at)):
+        read = [(at, text) for at, text in read if at > handled.at]
+    return max(read)[1] if read else known.request
+
+
 def _read(text: str) -> _Request | None:
     match = _REQUEST.fullmatch(text)
     drill = None if match is None else next((x for x in Drill if x.value.lower() == match[1].lower()), None)
@@ -130,7 +150,7 @@ def _refusal(observed: Observed, request: _Request, now: float) -> str:
         return "spec.drills is Forbidden: set it to Allowed"
     if job.spec.world is None:
         return "the job has no launcher, so nothing recovers it from a fault"
-    if is_due(request.at + ACT_S, now) or request.at > now + AHEAD_S:
+    if not _is_timely(request, now):
         return f"the request is of another time than now: a drill begins within {ACT_S:g} s or not at all"
     if job.terminal or observed.close is not None:
         return "the job has ended"
@@ -150,6 +170,10 @@ def _refusal(observed: Observed, request: _Request, now: float) -> str:
     if request.drill is Drill.HANG and snapshot.progress is None:
         return "nothing would detect the hang: the script reports no steps. Call understudy_torch.step() in each step"
     return ""
+
+
+def _is_timely(request: _Request, now: float) -> bool:
+    return now - ACT_S < request.at <= now + AHEAD_S
 
 
 def _pods_to_break(observed: Observed, drill: Drill) -> tuple[Pod, ...]:

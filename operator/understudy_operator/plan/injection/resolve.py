@@ -1,5 +1,4 @@
-"""The facts of an injected job beyond its members: the index of each pod, and the newest request for a drill. And its
-Jobs' backoffLimit.
+"""The facts of an injected job beyond its members: the index of each pod. And its Jobs' backoffLimit.
 
 A Job fails when more pods have failed than its backoffLimit, which is 0 in JobSet's PyTorch examples. Here the job
 recovers from a pod that is lost or evicted, and `recovery` limits how many there may be. So the operator removes the
@@ -7,11 +6,10 @@ limit of the Jobs while the training goes on. Once it has failed for good their 
 pod that ends. A PyTorchJob counts differently, and is not changed.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from understudy_operator.plan.facts.cluster_objects import Pod
-from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.intents import PatchJob
 from understudy_protocol import pod as names
@@ -23,22 +21,13 @@ NO_LIMIT = 2**31 - 1
 
 def resolve_injected_job(observed: Observed) -> Observed:
     """Add the facts that an injected job's own objects do not have: each pod's index, which did not exist when the pod
-    was created; whether its Jobs are suspended, in which case their controller deletes the pods; and the drill that a
-    pod requests, because users may annotate pods, and not InjectedJobs.
+    was created; and whether its Jobs are suspended, in which case their controller deletes the pods.
     """
     job = observed.job
     if job.injected is None:
         return observed
     pods = tuple(_placed(pod, observed) for pod in observed.pods)
-    spec = replace(job.spec, suspend=_is_suspended(observed))
-    return replace(observed, pods=pods, job=replace(job, spec=spec, drill_request=_newest_request(job, pods)))
-
-
-def _newest_request(job: Job, pods: Iterable[Pod]) -> str:
-    """By the time that ends each request. A handled one stays the newest after its pod is gone."""
-    handled = "" if job.status.drill is None else job.status.drill.request
-    requests = (pod.annotations.get(names.ANNOTATION_DRILL, "") for pod in pods)
-    return max((handled, *requests), key=lambda text: text.partition(" ")[2])
+    return replace(observed, pods=pods, job=replace(job, spec=replace(job.spec, suspend=_is_suspended(observed))))
 
 
 def _is_suspended(observed: Observed) -> bool:

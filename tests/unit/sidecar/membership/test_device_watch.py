@@ -124,6 +124,19 @@ def test_a_pod_with_ranks_is_not_checked() -> None:
     assert gone(spare.later(20)) == [m.Gone(f"{LOST}, for 60 s", launcher_is_alive=True)]
 
 
+def test_a_member_without_a_coordinator_is_able_again_once_its_devices_answer() -> None:
+    # given a spare that has no coordinator, and whose devices have been missing for a minute
+    spare = Spare()
+    spare.driven.do(e.LinkDown())
+    spare.reason = LOST
+    spare.later(75)
+    assert spare.driven.member.unable_reason == f"{LOST}, for 60 s"
+    # when they answer again, then its next Join does not report it as unable
+    spare.reason = ""
+    spare.later(2)
+    assert spare.driven.member.unable_reason == ""
+
+
 def test_an_answer_to_an_older_check_does_not_count() -> None:
     watch = DeviceWatch()
     watch.on_hello(0.0, has_devices=True)

@@ -778,6 +778,15 @@ def test_a_worker_that_outlives_sigkill_takes_its_pod_out_of_the_job_until_it_ha
     assert [x for x in driven.report(l.WorkersStarted(R1)) if isinstance(x, e.Dial)]
 
 
+def test_a_member_without_a_coordinator_is_able_again_once_the_unkillable_process_has_ended() -> None:
+    driven = running()
+    driven.do(e.LinkDown())
+    driven.report(l.Unkillable(R0, 1, 4711, 15.0, "D"))
+    assert driven.member.unable_reason
+    driven.report(l.WorkersDrained(R0))
+    assert driven.member.unable_reason == ""
+
+
 def test_each_coordinator_receives_the_reason_why_workers_are_not_forked() -> None:
     # given a launcher whose workers start as new processes
     driven = running()

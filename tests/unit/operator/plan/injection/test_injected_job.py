@@ -428,6 +428,35 @@ def test_a_request_that_was_handled_stays_the_newest_after_its_pod_is_gone() -> 
     assert written is None or written.drill == handled
 
 
+@pytest.mark.parametrize("wrong", [request("Node", NOW + 10**8), "Node 9999-99", "Pod", "zzz"])
+def test_a_wrong_request_hides_no_later_one(wrong: str) -> None:
+    # given a request that was rejected, whose annotation stays on its pod
+    rejected = plan(drilled(wrong)).status.drill
+    assert rejected.request == wrong
+    assert rejected.refusal
+    # when another pod requests a drill, then it is done
+    found = drilled(wrong, request("Pod"))
+    found = replace(found, job=replace(found.job, status=msgspec.structs.replace(found.job.status, drill=rejected)))
+    done = plan(found).status.drill
+    assert (done.request, done.pods) == (request("Pod"), ("a1",))
+    # and the wrong one does not take its place in status
+    found = replace(found, job=replace(found.job, status=msgspec.structs.replace(found.job.status, drill=done)))
+    written = plan(found).status
+    assert written is None or written.drill == done
+
+
+def test_of_two_requests_the_older_one_is_not_done_after_the_newer_one() -> None:
+    # given two requests at almost the same time, of which the newer one was handled
+    newer, older = request("Pod"), request("Node", NOW - 1)
+    handled = plan(drilled(older, newer)).status.drill
+    assert handled.request == newer
+    # when its pod is gone, then the other one is not handled
+    found = drilled(older)
+    found = replace(found, job=replace(found.job, status=msgspec.structs.replace(found.job.status, drill=handled)))
+    written = plan(found).status
+    assert written is None or written.drill == handled
+
+
 def test_an_injected_job_has_to_allow_drills() -> None:
     found = plan(drilled(request("Pod"), allowed=False)).status.drill
     assert found.refusal == (
