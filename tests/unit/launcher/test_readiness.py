@@ -181,6 +181,10 @@ def test_a_pod_of_a_job_is_only_asked_for_its_devices() -> None:
     assert readiness_reports(driven.do(e.DevicesChecked(""))) == [Readiness(2, True)]
     # then what happens to the zygote is not reported
     assert readiness_reports(driven.do(READY, GONE)) == []
+    # and one that is ready is not asked to fork
+    driven.do(READY)
+    assert driven.do(CheckReadiness(3, devices_only=True)) == [e.CheckDevices()]
+    assert readiness_reports(driven.do(e.DevicesChecked(""))) == [Readiness(3, True)]
 
 
 def test_the_hello_reports_whether_there_are_devices() -> None:

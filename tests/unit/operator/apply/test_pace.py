@@ -28,6 +28,12 @@ class Given:
         self.sent.append((round(self.loop.time() - self.began, 3), job))
 
 
+async def cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 @in_virtual_time
 async def test_the_rate_of_writes_is_limited_over_all_jobs() -> None:
     given = Given()
@@ -58,9 +64,7 @@ async def test_a_job_that_writes_thousands_of_times_delays_another_job_by_one_wr
 
     # then each of them is sent after at most one more write of the huge job
     assert given.sent_of("small") == pytest.approx([0.2, 0.4, 0.6, 0.8])
-    for task in many:
-        task.cancel()
-    await asyncio.gather(*many, return_exceptions=True)
+    await cancel(many)
 
 
 @pytest.mark.attack(
@@ -75,9 +79,7 @@ async def test_fifty_jobs_of_one_namespace_delay_a_job_of_another_namespace_by_o
     await asyncio.sleep(0)
     await asyncio.gather(*given.ask(1, "small", "another"))
     assert given.sent_of("small") == pytest.approx([0.2])
-    for task in many:
-        task.cancel()
-    await asyncio.gather(*many, return_exceptions=True)
+    await cancel(many)
 
 
 @pytest.mark.attack(
@@ -93,9 +95,7 @@ async def test_each_namespace_that_waits_delays_a_write_of_another_one_by_one_wr
     await asyncio.gather(*given.ask(1, "small", "another"))
     # three writes at most are sent before it
     assert given.sent_of("small") == pytest.approx([0.4])
-    for task in many:
-        task.cancel()
-    await asyncio.gather(*many, return_exceptions=True)
+    await cancel(many)
 
 
 @in_virtual_time

@@ -56,7 +56,7 @@ def gone(effects: list[Any]) -> list[m.Gone]:
 def test_a_waiting_pod_is_asked_for_its_devices_every_10_s() -> None:
     spare = Spare()
     assert spare.asked == 1
-    assert gone(spare.later(35)) == []
+    assert gone(spare.later(31)) == []
     assert spare.asked == 4
 
 
