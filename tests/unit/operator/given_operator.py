@@ -96,9 +96,10 @@ class Running:
 
     def failures(self) -> float:
         """Reconciles that have failed because of a bug, and tasks that have ended."""
-        bugs = ("understudy_reconcile_errors_total", "Bug")
-        ended = "understudy_task_restarts_total"
-        return sum(count for name, count in self.logged().items() if name[:2] == bugs or name[0] == ended)
+        errors, ended = "understudy_reconcile_errors_total", "understudy_task_restarts_total"
+        metrics = self.metrics.book.registry.restricted_registry([errors, ended]).collect()
+        samples = [sample for metric in metrics for sample in metric.samples]
+        return sum(x.value for x in samples if x.name == ended or (x.name == errors and x.labels["error"] == "Bug"))
 
     def task(self, name: str) -> asyncio.Task[Any]:
         """The long-lived task of that name."""

@@ -185,8 +185,8 @@ class World:
         seen, self.errors.seen = self.errors.seen, []
         assert not seen
         assert dict(operator.waiting) == {}
-        failed, self._failed = self.cluster.failures() - self._failed, self.cluster.failures()
-        assert failed == 0
+        before, self._failed = self._failed, self.cluster.failures()
+        assert self._failed == before
 
 
 def _put_everything(api: ClusterApi) -> None:
