@@ -10,7 +10,9 @@ Rules:
   one of any address.
 - A body has a Content-Length of at most `body` bytes, checked before it is read. Bodies of more than SMALL bytes are
   read in turn: addresses that send slowly wait for addresses that send fast.
-- Answers are computed one at a time, in turn: addresses with slow answers wait for addresses with fast ones.
+- Answers are computed one at a time, in turn: addresses with slow answers wait for unknown ones, and these for
+  addresses with fast answers. After a slow answer the server only reads for PAUSE_S. A new connection has four or five
+  steps (TCP, TLS, headers, body), and without the pause each of them could wait for another slow answer.
 - Callers are never logged. They are counted (`on_drop`).
 """
 
@@ -36,6 +38,10 @@ SMALL = 64 << 10
 #: the server reads anything.
 _RECEIVE_BUFFER = 32 << 10
 _BACKLOG = 1024
+#: An answer that has taken this CPU time is slow.
+_SLOW_S = 0.02
+#: Longer than the steps of a connection take in a cluster's network.
+PAUSE_S = 0.05
 _ACCEPT_AGAIN_S = 0.1
 _QUIET = logging.Logger("aiohttp of a bounded server", logging.CRITICAL + 1)
 
@@ -105,11 +111,11 @@ class BoundedServer:
     ) -> None:
         self._answer, self._limits, self._tls, self._on_drop = answer, limits, tls, on_drop
         self._slots = FairSemaphore(limits.slots, limits.per_address, limits.waiting)
-        # An address that has sent a large body fast goes before unknown ones, and these before slow ones.
+        # An address that has been fast goes before unknown ones, and these before slow ones.
         self._large = FairSemaphore(
             limits.large_bodies, limits.large_bodies_per_address, limits.slots, unknown_cost=limits.body_s / 2
         )
-        self._work = FairSemaphore(1, 1, limits.slots)
+        self._work = FairSemaphore(1, 1, limits.slots, unknown_cost=_SLOW_S)
         self._connections: dict[asyncio.BaseProtocol, _Connection] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._http: _Http
@@ -298,8 +304,9 @@ class BoundedServer:
             async with self._work.slot(connection.address):
                 began = time.thread_time()
                 response = self._answer(request, body)
-                self._work.note_cost(connection.address, time.thread_time() - began)
-                await asyncio.sleep(0)  # read other connections before computing the next answer
+                cpu_s = time.thread_time() - began
+                self._work.note_cost(connection.address, cpu_s)
+                await asyncio.sleep(PAUSE_S if cpu_s > _SLOW_S else 0)  # read other connections before the next answer
                 return response
         finally:
             self._enter(connection, _State.IDLE, self._limits.idle_s)

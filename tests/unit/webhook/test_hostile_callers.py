@@ -24,6 +24,7 @@ from tests.cluster.paths import CHECKOUT
 from tests.unit.operator.metrics.reading import scraped
 from tests.unit.webhook.golden import IMAGE, pod
 from tests.unit.webhook.test_certificates import HOST, REVIEW, write
+from understudy_operator.runtime import bounded_server
 from understudy_webhook import openssl
 from understudy_webhook.__main__ import read_clients
 from understudy_webhook.review import NoReview, read_request
@@ -158,6 +159,56 @@ async def test_an_answer_that_takes_too_long_is_ended(tmp_path: Path) -> None:
         assert (status, text) == (413, "the answer takes more than 0.25 s\n")
         assert time.monotonic() - began < 5.0
         assert results(serving) == {"Expensive": 1}
+
+
+@asynccontextmanager
+async def expensive_requests(port: int, made: CertificateSet) -> AsyncIterator[None]:
+    """Eight addresses send nothing else, one after the other."""
+    head = b"POST /validate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(hostile.EXPENSIVE)
+    context = ssl.create_default_context(cadata=made.authority)
+
+    async def send_endlessly(address: str) -> None:
+        while True:
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", port, ssl=context, server_hostname=HOST, local_addr=(address, 0)
+            )
+            with contextlib.closing(writer), contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                while True:
+                    writer.write(head + hostile.EXPENSIVE)
+                    await reader.readuntil(b"more than 0.25 s\n")
+
+    sending = [asyncio.create_task(send_endlessly(f"127.0.0.{66 + number}")) for number in range(8)]
+    try:
+        yield
+    finally:
+        for task in sending:
+            task.cancel()
+        await asyncio.gather(*sending, return_exceptions=True)
+
+
+@pytest.mark.attack(
+    "D2",
+    "eight addresses send only requests with expensive answers",
+    before="each step of another connection, from TCP to the answer, waited for one of them: 1.4 s",
+)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_new_connection_waits_for_at_most_two_expensive_answers_in_all_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given pauses that suffice on a busy machine, and an address that has been answered
+    monkeypatch.setattr(bounded_server, "PAUSE_S", 0.5)
+    async with listening(tmp_path) as (serving, port, made):
+        assert (await ask(port, made, json.dumps(REVIEW).encode()))[0] == 200
+        # and a server that computes one expensive answer of other addresses after the other
+        async with expensive_requests(port, made):
+            async with asyncio.timeout(30.0):
+                while results(serving).get("Expensive", 0) < 1:  # noqa: ASYNC110 (nothing reports it)
+                    await asyncio.sleep(0.01)
+            # when that address connects again and sends a request, then it waits for the current answer and one more
+            for _ in range(3):
+                before = results(serving)["Expensive"]
+                assert (await ask(port, made, json.dumps(REVIEW).encode()))[0] == 200
+                assert results(serving)["Expensive"] - before <= 2
 
 
 async def test_an_error_is_logged_once_and_counted_each_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
