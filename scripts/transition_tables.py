@@ -1,11 +1,11 @@
 """Read the transition table in a module's docstring, check it against the enum of its states, and draw it.
 
 A table has the columns `state` (or `phase`), `event`, `next` and `what it does` (or `effects`), over a line of dashes
-that marks where they begin. The first heading names the enum: State, or Phase. The state of a row is one state, or
-`A, B`, or `A … B` (in the enum's order), or `any`, or `other states` (those without a row for this event). The next
-state is one state, or `A, B`, or `as it is`, or `-` if the machine ends. A line that has only an event or an effect
-continues the row above; an event after `…` continues the event above. A machine begins in the states that its
-constructors (`__init__` and class methods) assign to `.state` or `.phase`, or pass as `state=` or `phase=`.
+that marks where they begin. The state of a row is one state, or `A, B`, or `A … B` (in the enum's order), or `any`, or
+`other states` (those without a row for this event). The next state is one state, or `A, B`, or `as it is`, or `-` if
+the machine ends. A line that has only an event or an effect continues the row above; an event after `…` continues the
+event above. A machine begins in the states that its constructors (`__init__` and class methods) assign to `.state` or
+`.phase`, or pass as `state=` or `phase=`. The enum is the one that they name: SomeState, or SomePhase.
 
 A line that does not fit is rejected with its file, its number and the expected form. Nothing is guessed or skipped.
 """
@@ -45,11 +45,8 @@ class Table:
     title: str  # the first paragraph of the docstring
     headings: tuple[str, ...]
     rows: tuple[Row, ...]
+    enum_name: str
     starts: tuple[str, ...]  # states in which the machine may begin
-
-    @property
-    def enum_name(self) -> str:
-        return self.headings[0].capitalize()
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,10 @@ def read_table(source: str, file: str) -> Table | None:
     starts = tuple(dict.fromkeys(_starts(ast.parse(source), headings[0])))
     if not starts:
         raise ruler.error(f"a constructor to assign the first .{headings[0]}, besides the table")
-    return Table(file, title, headings, rows, starts)
+    enums = sorted({enum for enum, _ in starts})
+    if len(enums) > 1:
+        raise ruler.error(f"one enum in the constructors, besides the table, and not {' and '.join(enums)}")
+    return Table(file, title, headings, rows, enums[0], tuple(state for _, state in starts))
 
 
 def _docstring(source: str, file: str) -> list[Line]:
@@ -131,7 +131,8 @@ def _cells(line: Line, starts: Sequence[int]) -> list[str]:
     return [line.text[start:end].strip() for start, end in zip(starts, [*starts[1:], None], strict=True)]
 
 
-def _starts(module: ast.Module, attribute: str) -> Iterator[str]:
+def _starts(module: ast.Module, attribute: str) -> Iterator[tuple[str, str]]:
+    """Pairs of an enum's name and the name of a state in it."""
     for function in ast.walk(module):
         if isinstance(function, ast.FunctionDef) and (
             function.name == "__init__" or "classmethod" in map(ast.unparse, function.decorator_list)
@@ -139,7 +140,7 @@ def _starts(module: ast.Module, attribute: str) -> Iterator[str]:
             assigned = [x for target, x in _assignments(function) if getattr(target, "attr", None) == attribute]
             passed = [x.value for x in ast.walk(function) if isinstance(x, ast.keyword) and x.arg == attribute]
             for value in (*assigned, *passed):
-                yield from re.findall(rf"\b{attribute.capitalize()}\.(\w+)", ast.unparse(value))
+                yield from re.findall(rf"\b(\w*{attribute.capitalize()})\.(\w+)", ast.unparse(value))
 
 
 def _assignments(function: ast.FunctionDef) -> Iterator[tuple[ast.expr, ast.expr]]:

@@ -87,10 +87,11 @@ def test_each_row_is_cut_where_the_dashes_state() -> None:
     ]
 
 
-def test_the_first_heading_names_the_enum() -> None:
+def test_the_constructors_name_the_enum() -> None:
     assert table_of(DOOR).enum_name == "State"
+    assert table_of(DOOR.replace("State.", "DoorState.")).enum_name == "DoorState"
     phases = module("OPEN    pushed  SHUT    falls", headings="phase   event   next    effects")
-    assert table_of(phases.replace("self.state = State", "self.phase = Phase")).enum_name == "Phase"
+    assert table_of(phases.replace("self.state = State", "self.phase = DoorPhase")).enum_name == "DoorPhase"
 
 
 def test_a_machine_begins_in_the_state_of_its_constructor() -> None:
@@ -171,6 +172,11 @@ def test_a_module_without_a_table_has_none(source: str) -> None:
         ),
         pytest.param(
             DOOR.replace(CODE, ""), "door.py:4: expected a constructor to assign the first .state", id="no beginning"
+        ),
+        pytest.param(
+            DOOR.replace("State.OPEN", "DoorState.OPEN if ajar else LockState.SHUT"),
+            "door.py:4: expected one enum in the constructors, besides the table, and not DoorState and LockState",
+            id="two enums",
         ),
         pytest.param(module(), "door.py:4: expected rows below it", id="no rows"),
         pytest.param(
