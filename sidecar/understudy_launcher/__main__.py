@@ -14,7 +14,7 @@ from typing import Callable
 from understudy_launcher import environment, prctl
 from understudy_launcher.command import calls_torchrun, python_program
 from understudy_launcher.logs import Logs
-from understudy_launcher.loop import Loop, Settings
+from understudy_launcher.loop import LauncherSettings, Loop
 from understudy_launcher.phases import OnSigterm
 from understudy_protocol import pod
 
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     os._exit(code)
 
 
-def read_settings(command: Sequence[str], env: Mapping[str, str]) -> Settings:
+def read_settings(command: Sequence[str], env: Mapping[str, str]) -> LauncherSettings:
     folder = env.get(pod.ENV_SHARED_FOLDER) or pod.SHARED_FOLDER
     nproc = int(_setting(env, pod.ENV_NPROC, "1", r"0*[1-9][0-9]{0,5}", "a number of workers, 1 or more"))
     grace_s = _seconds(env, pod.ENV_GRACE, DEFAULT_GRACE_S)
@@ -66,7 +66,7 @@ def read_settings(command: Sequence[str], env: Mapping[str, str]) -> Settings:
     log_prefix = _setting(env, pod.ENV_LOG_PREFIX, "true", r"true|false", "true or false") == "true"
     warmup = _warmup(env.get(pod.ENV_WARMUP) or "[]")
     timeout_s = _seconds(env, pod.ENV_STEP_TIMEOUT, "0")
-    return Settings(
+    return LauncherSettings(
         command,
         nproc,
         grace_s,
@@ -112,7 +112,7 @@ def _setting(env: Mapping[str, str], name: str, default: str, pattern: str, expe
     return text
 
 
-def _introduce(settings: Settings, log: Callable[[str], None]) -> None:
+def _introduce(settings: LauncherSettings, log: Callable[[str], None]) -> None:
     version = ".".join(str(part) for part in sys.version_info[:3])
     log(f"pid={os.getpid()} python={version} nproc={settings.nproc} grace_s={settings.grace_s:g}")
     if environment.single_threaded(settings.env, settings.nproc):

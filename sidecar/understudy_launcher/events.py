@@ -28,7 +28,7 @@ from understudy_protocol.snapshots import RestoreChoice, SavedStep
 
 
 @dataclass(frozen=True)
-class Started:
+class LauncherStarted:
     """The launcher itself runs: the first event. worker_grace_period_s: how long replaced workers may still run."""
 
     worker_grace_period_s: float = 0.0
@@ -146,7 +146,7 @@ class TorchrunCalled:
 
 
 @dataclass(frozen=True)
-class CommandFailed:
+class ContainerCommandFailed:
     """The launcher cannot run the container's command, or it has ended without a call of torchrun."""
 
     code: int
@@ -244,7 +244,7 @@ class Tick:
 
 
 Event = Union[
-    Started,
+    LauncherStarted,
     CommandReplaced,
     Connected,
     PortReserved,
@@ -257,7 +257,7 @@ Event = Union[
     ZygoteLost,
     ZygoteEnded,
     TorchrunCalled,
-    CommandFailed,
+    ContainerCommandFailed,
     TorchrunEnded,
     StoreReady,
     StoreGone,
@@ -342,7 +342,7 @@ class ReleasePort:
 
 @dataclass(frozen=True)
 class StartCommand:
-    """Run the container's command as it is; answered by TorchrunCalled or CommandFailed."""
+    """Run the container's command as it is; answered by TorchrunCalled or ContainerCommandFailed."""
 
 
 @dataclass(frozen=True)

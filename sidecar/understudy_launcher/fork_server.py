@@ -13,7 +13,7 @@ from typing import Callable, Optional
 
 from understudy_launcher import events as e
 from understudy_launcher.command import PythonProgram
-from understudy_launcher.zygote import ForkRequest, WorkerStatus, Zygote, ZygoteMessage
+from understudy_launcher.zygote import ForkRequest, ForkServerHandle, WorkerStatus, ZygoteMessage
 
 
 class ForkServer:
@@ -27,16 +27,16 @@ class ForkServer:
         watch: Callable[[int], None],
         unwatch: Callable[[int], None],
     ) -> None:
-        """See Zygote."""
-        self._first = Zygote(program, command, module, watch, unwatch)
-        self._learning: Optional[Zygote] = None  # imports the modules
-        self._second: Optional[Zygote] = None  # has imported them
+        """See ForkServerHandle."""
+        self._first = ForkServerHandle(program, command, module, watch, unwatch)
+        self._learning: Optional[ForkServerHandle] = None  # imports the modules
+        self._second: Optional[ForkServerHandle] = None  # has imported them
         self._is_second_used = False  # it has forked workers
         self._open_check: Optional[int] = None  # the number of a check that has no answer
         self._learned: tuple[str, ...] = ()
 
     @property
-    def current(self) -> Zygote:
+    def current(self) -> ForkServerHandle:
         """Forks the workers."""
         return self._second or self._first
 
@@ -91,7 +91,7 @@ class ForkServer:
             if zygote in self._zygotes() or isinstance(message, WorkerStatus)
         ]
 
-    def _seen(self, zygote: Zygote, message: ZygoteMessage) -> ZygoteMessage:
+    def _seen(self, zygote: ForkServerHandle, message: ZygoteMessage) -> ZygoteMessage:
         if isinstance(message, e.ModulesLearned):
             if message.modules:
                 self._second, self._learned = zygote, message.modules
@@ -125,5 +125,5 @@ class ForkServer:
         self._learning = self._second = None
         self._is_second_used, self._open_check = False, None
 
-    def _zygotes(self) -> list[Zygote]:
+    def _zygotes(self) -> list[ForkServerHandle]:
         return [zygote for zygote in (self._first, self._learning, self._second) if zygote is not None]

@@ -34,7 +34,7 @@ REPORT_AGAIN_S = 10.0
 NO_STEP = -1
 
 
-class State(Enum):
+class HangWatchState(Enum):
     WATCHING = "watching"
     DUMPING = "dumping"
     REPORTED = "reported"
@@ -44,7 +44,7 @@ class HangWatch:
     """The workers of one round. timeout_s: 0 disables hang detection."""
 
     def __init__(self, start: StartWorkers, steps: RoundSteps, timeout_s: float, started_at: float) -> None:
-        self.state = State.WATCHING
+        self.state = HangWatchState.WATCHING
         self._start, self._steps, self._timeout_s, self._started_at = start, steps, timeout_s, started_at
         self._asked = False  # by WriteStacks
         self._to_dump: list[int] = []  # local ranks
@@ -54,7 +54,7 @@ class HangWatch:
 
     def deadline(self) -> Optional[float]:
         """None while WATCHING: the next look at the steps is early enough."""
-        return None if self.state is State.WATCHING else self._next_at
+        return None if self.state is HangWatchState.WATCHING else self._next_at
 
     def on_time(self, alive: Collection[int], now: float) -> list[e.Effect]:
         """alive: the local ranks of the running workers."""
@@ -65,18 +65,18 @@ class HangWatch:
         watched = [rank for rank in self._steps.newest if rank in alive]
         if not any(self._steps.silent_s(rank) >= self._timeout_s for rank in watched):
             return self._continues()
-        if self.state is State.WATCHING:
+        if self.state is HangWatchState.WATCHING:
             self._begin(sorted(watched, key=self._slowness), now)
         if now < self._next_at:
             return []
-        if self.state is State.DUMPING and self._to_dump:
+        if self.state is HangWatchState.DUMPING and self._to_dump:
             return self._dump(now)
-        self.state, self._next_at = State.REPORTED, now + REPORT_AGAIN_S
+        self.state, self._next_at = HangWatchState.REPORTED, now + REPORT_AGAIN_S
         return [e.Report(self._hung(min(watched, key=self._slowness)))]
 
     def write_stacks(self, alive: Collection[int], now: float) -> list[e.Effect]:
         """The coordinator orders this if no worker has reported a step in this round."""
-        if self._asked or self.state is not State.WATCHING or self._steps.newest:
+        if self._asked or self.state is not HangWatchState.WATCHING or self._steps.newest:
             return []
         self._asked = True
         self._begin(sorted(alive), now)
@@ -90,15 +90,15 @@ class HangWatch:
             return []
         if self._to_dump:
             return self._dump(now)
-        self._asked, self.state = False, State.WATCHING
+        self._asked, self.state = False, HangWatchState.WATCHING
         return [e.Report(Hung(self._start.token, min(alive), NO_STEP, 0.0, now - self._started_at))]
 
     def _continues(self) -> list[e.Effect]:
-        before, self.state = self.state, State.WATCHING
-        return [] if before is State.WATCHING else [self._log("its workers step again")]
+        before, self.state = self.state, HangWatchState.WATCHING
+        return [] if before is HangWatchState.WATCHING else [self._log("its workers step again")]
 
     def _begin(self, to_dump: list[int], now: float) -> None:
-        self.state, self._next_at, self._to_dump = State.DUMPING, now, to_dump
+        self.state, self._next_at, self._to_dump = HangWatchState.DUMPING, now, to_dump
         self._slot_s = min(SLOT_S, ALL_SLOTS_S / len(to_dump))
         self._reported_from = now + DUMP_S
 

@@ -32,7 +32,7 @@ LEARN_WITHIN_S = 180.0
 MOST_REFUSED = 5
 
 
-class State(Enum):
+class LearningState(Enum):
     OFF = "off"
     WAITING = "waiting"
     WATCHING = "watching"
@@ -42,7 +42,7 @@ class State(Enum):
 
 class Learning:
     def __init__(self, wanted: bool) -> None:
-        self.state = State.WAITING if wanted else State.OFF
+        self.state = LearningState.WAITING if wanted else LearningState.OFF
         self.modules: tuple[str, ...] = ()  # in LEARNED
         self._asked: Optional[tuple[str, ...]] = None  # None: those that the worker has recorded
         self._left_out: tuple[str, ...] = ()
@@ -51,17 +51,19 @@ class Learning:
 
     def spawned(self, is_forked: bool, now: float) -> bool:
         """The workers of a round start. Return whether the first one is to record its imports."""
-        if self.state in (State.WAITING, State.WATCHING):
-            self.state, self._due = (State.WATCHING, now + LEARN_AFTER_S) if is_forked else (State.WAITING, None)
-        return self.state is State.WATCHING
+        if self.state in (LearningState.WAITING, LearningState.WATCHING):
+            self.state, self._due = (
+                (LearningState.WATCHING, now + LEARN_AFTER_S) if is_forked else (LearningState.WAITING, None)
+            )
+        return self.state is LearningState.WATCHING
 
     def stepped(self, local_rank: int, now: float) -> list[e.Effect]:
-        return self._learn(None, now) if self.state is State.WATCHING and local_rank == 0 else []
+        return self._learn(None, now) if self.state is LearningState.WATCHING and local_rank == 0 else []
 
     def ended(self, local_rank: int) -> None:
         """A worker has ended before it was learned from: the next round's worker records again."""
-        if self.state is State.WATCHING and local_rank == 0:
-            self.state, self._due = State.WAITING, None
+        if self.state is LearningState.WATCHING and local_rank == 0:
+            self.state, self._due = LearningState.WAITING, None
 
     def preload(self, modules: tuple[str, ...], is_ready: bool, now: float) -> list[e.Effect]:
         """is_ready: the zygote can fork."""
@@ -70,37 +72,37 @@ class Learning:
 
     def on_ready(self, now: float) -> list[e.Effect]:
         """The zygote can fork."""
-        offered = self._offered if self.state is State.WAITING else None
+        offered = self._offered if self.state is LearningState.WAITING else None
         return [] if offered is None else self._learn(offered, now)
 
     def lost_zygote(self) -> None:
         """What the worker has recorded is lost with it, but not what was learned from that."""
-        if self.state in (State.WATCHING, State.LEARNING):
-            self.state, self._due = State.WAITING, None
+        if self.state in (LearningState.WATCHING, LearningState.LEARNING):
+            self.state, self._due = LearningState.WAITING, None
 
     def on_learned(self, event: e.ModulesLearned) -> list[e.Effect]:
-        if self.state is not State.LEARNING:
+        if self.state is not LearningState.LEARNING:
             return []
-        self.state, self._due, self.modules = State.LEARNED, None, event.modules
+        self.state, self._due, self.modules = LearningState.LEARNED, None, event.modules
         return [e.Log(_describe(event)), e.Report(Learned(event.modules))]
 
     def on_refused(self, event: e.ModuleRefused, now: float) -> list[e.Effect]:
-        if self.state is not State.LEARNING:
+        if self.state is not LearningState.LEARNING:
             return []
         self._left_out = (*self._left_out, event.module)
         refused = e.Log(f"the fork server does not import {event.module}: {event.reason}")
         return [refused, *self._learn(event.learned if len(self._left_out) >= MOST_REFUSED else self._asked, now)]
 
     def on_ended(self) -> list[e.Effect]:
-        if self.state is not State.LEARNING:
+        if self.state is not LearningState.LEARNING:
             return []
-        self.state, self._due = State.OFF, None
+        self.state, self._due = LearningState.OFF, None
         return [e.Log("the process that imported the learned modules has ended: the fork server learns no modules")]
 
     def on_second_lost(self, event: e.SecondZygoteLost) -> list[e.Effect]:
-        if self.state is not State.LEARNED:
+        if self.state is not LearningState.LEARNED:
             return []
-        self.state, self.modules = State.OFF, ()
+        self.state, self.modules = LearningState.OFF, ()
         return [
             e.Log(
                 f"the fork server with the learned modules has ended before it forked a worker ({event.reason}): the "
@@ -111,7 +113,7 @@ class Learning:
     def on_time(self, now: float) -> list[e.Effect]:
         if self._due is None or now < self._due:
             return []
-        if self.state is State.WATCHING:
+        if self.state is LearningState.WATCHING:
             return self._learn(None, now)
         return [e.EndLearning(), *self.on_ended()]
 
@@ -119,7 +121,7 @@ class Learning:
         return self._due
 
     def _learn(self, modules: Optional[tuple[str, ...]], now: float) -> list[e.Effect]:
-        self.state, self._due, self._asked = State.LEARNING, now + LEARN_WITHIN_S, modules
+        self.state, self._due, self._asked = LearningState.LEARNING, now + LEARN_WITHIN_S, modules
         return [e.Learn(modules, self._left_out)]
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Callable, Optional
 
 from understudy_launcher import log_writer
-from understudy_launcher.torchrun_call import NO_FILES, Output, Stream
+from understudy_launcher.torchrun_call import NO_FILES, Stream, WorkerOutput
 
 FLUSH_WITHIN_S = 1.0
 GIVE_UP = 3
@@ -111,7 +111,7 @@ class Logs:
         self._drop(self._sources)
         self._sources = []
 
-    def outputs(self, prefix: str, output: Output = NO_FILES) -> Outputs:
+    def outputs(self, prefix: str, output: WorkerOutput = NO_FILES) -> Outputs:
         """Pipes or files for one process. The caller closes them once that process has them.
 
         prefix: before each line of a stream that torchrun neither redirects nor tees; "": it has no pipe. Raises

@@ -57,7 +57,7 @@ _COMMAND = "command"
 
 
 @dataclass(frozen=True)
-class Settings:
+class LauncherSettings:
     """The pod's settings for its launcher."""
 
     command: Sequence[str]
@@ -84,7 +84,7 @@ class Settings:
 
 
 class Loop:
-    def __init__(self, settings: Settings, logs: Logs) -> None:
+    def __init__(self, settings: LauncherSettings, logs: Logs) -> None:
         self._settings, self._logs = settings, logs
         self._selector = selectors.DefaultSelector()
         self._wakeup = _catch_signals()
@@ -116,7 +116,7 @@ class Loop:
             snapshots=self._snapshots is not None,
             learns=settings.learns,
         )
-        self._queue: deque[e.Event] = deque([e.Started(self._worker_grace_period_s())])
+        self._queue: deque[e.Event] = deque([e.LauncherStarted(self._worker_grace_period_s())])
         self._exit: Optional[e.Exit] = None
 
     def _worker_grace_period_s(self) -> float:

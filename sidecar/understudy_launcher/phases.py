@@ -5,7 +5,7 @@ from enum import Enum
 from understudy_protocol.enums import WorkersState
 
 
-class Phase(Enum):
+class LauncherPhase(Enum):
     """The states of the supervisor's transition table."""
 
     IDLE = "idle"  # no workers
@@ -31,17 +31,23 @@ class OnSigterm(Enum):
 
 #: The supervisor reports RUNNING or FAILED in the other phases, in which old workers may run.
 REPORTED_STATE = {
-    Phase.IDLE: WorkersState.IDLE,
-    Phase.REPLACING: WorkersState.STARTING,
-    Phase.STARTING: WorkersState.STARTING,
-    Phase.FAILED: WorkersState.FAILED,
-    Phase.FINISHED: WorkersState.FINISHED,
+    LauncherPhase.IDLE: WorkersState.IDLE,
+    LauncherPhase.REPLACING: WorkersState.STARTING,
+    LauncherPhase.STARTING: WorkersState.STARTING,
+    LauncherPhase.FAILED: WorkersState.FAILED,
+    LauncherPhase.FINISHED: WorkersState.FINISHED,
 }
 
-ENDING = (Phase.SAVING, Phase.CLOSING, Phase.LEAVING)
+ENDING = (LauncherPhase.SAVING, LauncherPhase.CLOSING, LauncherPhase.LEAVING)
 #: The workers have got SIGTERM or a grace, so their exit is not reported as a failure.
-AFTER_SIGTERM = (Phase.REPLACING, Phase.DRAINING, Phase.SAVING, Phase.CLOSING)
+AFTER_SIGTERM = (LauncherPhase.REPLACING, LauncherPhase.DRAINING, LauncherPhase.SAVING, LauncherPhase.CLOSING)
 #: The next phase requires that no process is left.
-EMPTYING = (Phase.REPLACING, Phase.STARTING, Phase.STOPPING, Phase.DRAINING, Phase.LEAVING)
-REPORTING = (Phase.RUNNING, Phase.FAILED)
-STEPPING = (Phase.RUNNING, Phase.FAILED, Phase.DRAINING, Phase.SAVING)
+EMPTYING = (
+    LauncherPhase.REPLACING,
+    LauncherPhase.STARTING,
+    LauncherPhase.STOPPING,
+    LauncherPhase.DRAINING,
+    LauncherPhase.LEAVING,
+)
+REPORTING = (LauncherPhase.RUNNING, LauncherPhase.FAILED)
+STEPPING = (LauncherPhase.RUNNING, LauncherPhase.FAILED, LauncherPhase.DRAINING, LauncherPhase.SAVING)

@@ -17,7 +17,7 @@ EXISTS = 0  # signal 0: tests only whether the process exists
 
 
 @dataclass(frozen=True)
-class Entry:
+class ProcessEntry:
     """A line of the process table. state: the kernel's letter, such as D for an uninterruptible sleep."""
 
     pid: int
@@ -35,11 +35,11 @@ class Entry:
         return f"{self.name} pid={self.pid}"
 
 
-def entry(pid: int) -> Optional[Entry]:
+def entry(pid: int) -> Optional[ProcessEntry]:
     return _read(pid) if _is_ours() else None
 
 
-def entries() -> list[Entry]:
+def entries() -> list[ProcessEntry]:
     """All visible processes. One that starts or ends during the call may be missing."""
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()] if _is_ours() else []
     found = (_read(pid) for pid in pids)
@@ -53,14 +53,14 @@ def _is_ours() -> bool:
         return False
 
 
-def _read(pid: int) -> Optional[Entry]:
+def _read(pid: int) -> Optional[ProcessEntry]:
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             head, _, tail = file.read().rpartition(")")
     except OSError:
         return None
     fields = tail.split()
-    return Entry(pid, int(fields[1]), int(fields[2]), int(fields[19]), fields[0], head.partition("(")[2])
+    return ProcessEntry(pid, int(fields[1]), int(fields[2]), int(fields[19]), fields[0], head.partition("(")[2])
 
 
 def has_default_action(pid: int, number: int) -> bool:
@@ -71,7 +71,7 @@ def has_default_action(pid: int, number: int) -> bool:
     return not any(int(mask, 16) & 1 << number - 1 for mask in masks.values()) if _is_ours() else True
 
 
-def children() -> list[Entry]:
+def children() -> list[ProcessEntry]:
     """The children of this process, if it has one thread. Complete, because only this process removes one, by reaping
     it.
     """
@@ -83,12 +83,12 @@ def children() -> list[Entry]:
     return [one for one in found if one is not None]
 
 
-def with_descendants(roots: Iterable[Entry], table: Collection[Entry]) -> list[Entry]:
+def with_descendants(roots: Iterable[ProcessEntry], table: Collection[ProcessEntry]) -> list[ProcessEntry]:
     """The roots and all their descendants, each once."""
-    children: dict[int, list[Entry]] = {}
+    children: dict[int, list[ProcessEntry]] = {}
     for one in table:
         children.setdefault(one.parent, []).append(one)
-    found: dict[int, Entry] = {}
+    found: dict[int, ProcessEntry] = {}
     left = list(roots)
     while left:
         one = left.pop()
@@ -131,7 +131,7 @@ class Handle:
             self._fd = -1
 
 
-def kill(found: Entry) -> bool:
+def kill(found: ProcessEntry) -> bool:
     """Whether the process will end: False if it has ended, or runs as a user that we may not signal."""
     handle = Handle(found.pid)
     try:

@@ -33,7 +33,7 @@ from understudy_launcher.fork_server import ForkServer
 from understudy_launcher.groups import LEFTOVERS
 from understudy_launcher.logs import INHERITED, Outputs
 from understudy_launcher.memory import OomKills
-from understudy_launcher.process_table import EXISTS, Entry, Handle
+from understudy_launcher.process_table import EXISTS, Handle, ProcessEntry
 from understudy_launcher.step_page import StepFiles
 from understudy_launcher.zygote import ForkRequest
 
@@ -246,13 +246,13 @@ class Workers:
         ranks = {**leftovers, **found}
         return [Survivor(ranks[one.pid], one.pid, one.state, one.name) for one in table if one.pid in ranks]
 
-    def _leftovers(self) -> list[Entry]:
+    def _leftovers(self) -> list[ProcessEntry]:
         ours = {*self._own(), *(worker.pid for worker in self._workers.values())}
         others = [child for child in process_table.children() if child.pid not in ours]
         adopted = [child for child in others if child.identity not in self._earlier]
         return process_table.with_descendants(adopted, process_table.entries()) if adopted else []
 
-    def _found(self, alive: Collection[Entry]) -> list[Ended]:
+    def _found(self, alive: Collection[ProcessEntry]) -> list[Ended]:
         new = [one for one in alive if one.identity not in self._reported_leftovers]
         self._reported_leftovers.update(one.identity for one in new)
         return [LeftoversFound(tuple(str(one) for one in new))] if new else []

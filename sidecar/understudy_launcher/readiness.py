@@ -14,10 +14,8 @@ because it is useful without a zygote.
 from typing import Optional, Union
 
 from understudy_launcher import events as e
-from understudy_launcher.warm import ForkServerWatch
-from understudy_launcher.warm import State as WarmState
-from understudy_launcher.warmup import State as WarmupState
-from understudy_launcher.warmup import Warmup
+from understudy_launcher.warm import ForkServerState, ForkServerWatch
+from understudy_launcher.warmup import Warmup, WarmupState
 from understudy_protocol.launcher import CheckReadiness, Readiness
 
 CHECK_WITHIN_S = 5.0
@@ -86,7 +84,7 @@ class SelfCheck:
         if reason:
             return [self._report(reason)]
         effects: list[e.Effect] = []
-        self._forked = self._devices_only or self._warm.state is not WarmState.READY
+        self._forked = self._devices_only or self._warm.state is not ForkServerState.READY
         if not self._forked:
             self._answer_by = now + CHECK_WITHIN_S if self._answer_by is None else self._answer_by
             effects.append(e.CheckZygote(number))

@@ -16,7 +16,7 @@ from understudy_protocol.launcher import StartWorkers, WorkerExited, WorkersDrai
 from understudy_protocol.snapshots import SavedSteps
 
 
-class Drain(Enum):
+class DrainProgress(Enum):
     """Whether the round's workers were asked to end, and whether the sidecar got WorkersDrained."""
 
     NOT_ASKED = "not asked"
@@ -31,7 +31,7 @@ class Round:
         self.start = start
         self.failures: list[WorkerExited] = []
         self.first_code: Optional[int] = None  # of its first failed worker
-        self.drain = Drain.NOT_ASKED
+        self.drain = DrainProgress.NOT_ASKED
         self.steps: Optional[RoundSteps] = None  # from the spawn until StopWorkers
         self.hangs: Optional[HangWatch] = None  # likewise
         self.saved: Optional[SavedSteps] = None  # its snapshots, once they were read, and the choice
@@ -57,10 +57,10 @@ class Round:
             self.first_code = event.shell_code
 
     def drained(self) -> WorkersDrained:
-        self.drain = Drain.REPORTED
+        self.drain = DrainProgress.REPORTED
         return WorkersDrained(self.token)
 
     def history(self) -> list[Any]:
         """The messages that a newly connected sidecar may have missed."""
-        lines = [WorkersDrained(self.token)] if self.drain is Drain.REPORTED else []
+        lines = [WorkersDrained(self.token)] if self.drain is DrainProgress.REPORTED else []
         return [*self.failures, *lines]

@@ -39,7 +39,7 @@
     LEAVING             the last group is empty        -          Exit; also when LEAVE_WITHIN_S is over
     IDLE                CheckReadiness                 IDLE       see readiness.py
     IDLE                TakeOver, before any round     IDLE       ReplaceCommand
-    IDLE, STARTING      CommandFailed                  LEAVING    SIGKILL to every group
+    IDLE, STARTING      ContainerCommandFailed         LEAVING    SIGKILL to every group
     any                 TorchrunEnded                  -          as AskedToEnd
     RUNNING, FAILED     Restore of its round           as it is   ChooseSnapshot, once
     any                 Ping                           as it is   Pong
@@ -78,14 +78,13 @@ from understudy_launcher.phases import (
     REPORTED_STATE,
     REPORTING,
     STEPPING,
+    LauncherPhase,
     OnSigterm,
-    Phase,
 )
 from understudy_launcher.readiness import HUNG, Answer, SelfCheck
-from understudy_launcher.rounds import Drain, Round
+from understudy_launcher.rounds import DrainProgress, Round
 from understudy_launcher.steps import RoundSteps
-from understudy_launcher.warm import OF_THE_ZYGOTE, ForkServerWatch
-from understudy_launcher.warm import State as WarmState
+from understudy_launcher.warm import OF_THE_ZYGOTE, ForkServerState, ForkServerWatch
 from understudy_launcher.warmup import WARMUP, Warmup
 from understudy_protocol import launcher as m
 from understudy_protocol.enums import NO_ROUND, Drill, Verdict, WorkersState
@@ -126,7 +125,7 @@ class Supervisor:
         snapshots: bool = False,
         learns: bool = False,
     ) -> None:
-        self.phase = Phase.IDLE
+        self.phase = LauncherPhase.IDLE
         self._pid, self._nproc = pid, nproc
         self._round = Round()  # the newest accepted round
         self._groups = Groups()
@@ -156,7 +155,7 @@ class Supervisor:
         self._exit: Optional[e.Exit] = None
         self._out: list[e.Effect] = []
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
-            e.Started: self._on_started,
+            e.LauncherStarted: self._on_started,
             e.CommandReplaced: self._on_command_replaced,
             e.Connected: self._on_connected,
             e.PortReserved: self._on_port,
@@ -183,7 +182,7 @@ class Supervisor:
             e.SnapshotsRead: self._on_snapshots_read,
             m.Restore: self._on_restore,
             **dict.fromkeys(OF_THE_ZYGOTE, self._on_zygote),
-            e.CommandFailed: self._on_command_failed,
+            e.ContainerCommandFailed: self._on_command_failed,
             e.TorchrunEnded: self._on_torchrun_ended,
             e.Tick: self._on_tick,
         }
@@ -210,7 +209,7 @@ class Supervisor:
 
     # The sidecar ----------------------------------------------------------------------------------------------------
 
-    def _on_started(self, event: e.Started, now: float) -> None:
+    def _on_started(self, event: e.LauncherStarted, now: float) -> None:
         self._worker_grace_period_s = event.worker_grace_period_s
         self._out.extend([e.ReservePort(), *self._warm.start(now)])
         self._warm_up(now)
@@ -252,11 +251,11 @@ class Supervisor:
         if has_grace:
             self._graces.replace(now + self._worker_grace_period_s)
             self._ask_to_save(
-                Phase.REPLACING, f"{reason}, within {self._worker_grace_period_s:g} s", e.Aim.TERM_HANDLER
+                LauncherPhase.REPLACING, f"{reason}, within {self._worker_grace_period_s:g} s", e.Aim.TERM_HANDLER
             )
-        elif self.phase is not Phase.REPLACING:
+        elif self.phase is not LauncherPhase.REPLACING:
             self._graces.forget_order()
-            self.phase = Phase.STARTING
+            self.phase = LauncherPhase.STARTING
             self._kill_all(reason, now)
 
     def _on_stop_workers(self, stop: m.StopWorkers, now: float) -> None:
@@ -264,7 +263,7 @@ class Supervisor:
         if self.phase in ENDING:
             self._leave(self._own_code(), stop.reason, now)
             return
-        self.phase = Phase.STOPPING
+        self.phase = LauncherPhase.STOPPING
         self._kill_all(f"the sidecar stops the workers ({stop.reason})", now)
         self._advance(now)
 
@@ -273,10 +272,10 @@ class Supervisor:
             self._log(f"no workers of round={order.token} run: already drained")
             self._report(m.WorkersDrained(order.token))
             return
-        self._round.drain = Drain.ASKED
-        if self.phase in (Phase.REPLACING, Phase.STARTING, Phase.RUNNING, Phase.FAILED):
-            self._ask_to_save(Phase.DRAINING, f"drains the workers, which have {order.grace_s:g} s to save")
-        if self.phase in (Phase.DRAINING, Phase.SAVING):
+        self._round.drain = DrainProgress.ASKED
+        if self.phase in (LauncherPhase.REPLACING, LauncherPhase.STARTING, LauncherPhase.RUNNING, LauncherPhase.FAILED):
+            self._ask_to_save(LauncherPhase.DRAINING, f"drains the workers, which have {order.grace_s:g} s to save")
+        if self.phase in (LauncherPhase.DRAINING, LauncherPhase.SAVING):
             self._graces.shorten(now + order.grace_s)
         self._advance(now)
 
@@ -291,7 +290,7 @@ class Supervisor:
         ranks = self._groups.alive
         if order.drill is Drill.HANG:
             ranks = ranks & steps.newest.keys() if steps else set()
-        if order.token != self._round.token or self.phase is not Phase.RUNNING or not ranks:
+        if order.token != self._round.token or self.phase is not LauncherPhase.RUNNING or not ranks:
             self._log(f"ignored a drill in round={order.token}: its workers do not run, or have made no step")
             return
         local_rank = max(ranks)
@@ -309,7 +308,7 @@ class Supervisor:
         elif order.grace_s > 0 and self._can_save():
             self._close = order
             self._graces.replace(now + order.grace_s)
-            self._ask_to_save(Phase.CLOSING, f"{order.reason}; {order.grace_s:g} s to save", aim)
+            self._ask_to_save(LauncherPhase.CLOSING, f"{order.reason}; {order.grace_s:g} s to save", aim)
         else:
             self._leave(self._closing_code(order), order.reason, now)
 
@@ -322,7 +321,7 @@ class Supervisor:
     # The pod's end --------------------------------------------------------------------------------------------------
 
     def _on_asked_to_end(self, event: e.AskedToEnd, now: float) -> None:
-        if self._graces.pod_by is not None or self.phase is Phase.LEAVING:
+        if self._graces.pod_by is not None or self.phase is LauncherPhase.LEAVING:
             self._log(f"ignored another {event.signal}: the launcher is already shutting down")
             return
         self._graces.pod_ends(now, event.grace_s)
@@ -334,15 +333,15 @@ class Supervisor:
         self._report(m.Terminating(self._graces.pod_s))
         if not self._can_save():
             self._leave(self._own_code(), f"{event.signal}, and no workers ran", now)
-        elif self.phase is not Phase.CLOSING:
-            self._ask_to_save(Phase.SAVING, f"{event.signal}, with a grace period of {self._graces.pod_s:g} s")
+        elif self.phase is not LauncherPhase.CLOSING:
+            self._ask_to_save(LauncherPhase.SAVING, f"{event.signal}, with a grace period of {self._graces.pod_s:g} s")
 
-    def _on_command_failed(self, event: e.CommandFailed, now: float) -> None:
+    def _on_command_failed(self, event: e.ContainerCommandFailed, now: float) -> None:
         self._leave(event.code, event.reason, now)
 
     def _on_torchrun_ended(self, event: e.TorchrunEnded, now: float) -> None:
         """The workers of a torchrun end with it, and may save."""
-        if self.phase is not Phase.LEAVING:
+        if self.phase is not LauncherPhase.LEAVING:
             self._on_asked_to_end(e.AskedToEnd("the end of torchrun"), now)
 
     def _no_save_reason(self, event: e.AskedToEnd) -> str:
@@ -357,7 +356,7 @@ class Supervisor:
         savers = self._groups.left if self.phase in AFTER_SIGTERM else self._groups.alive
         return bool(savers) and not self._groups.killed
 
-    def _ask_to_save(self, phase: Phase, reason: str, aim: e.Aim = e.Aim.TERM_WORKER) -> None:
+    def _ask_to_save(self, phase: LauncherPhase, reason: str, aim: e.Aim = e.Aim.TERM_WORKER) -> None:
         signals = self._groups.term(aim) if self._can_save() and self.phase not in AFTER_SIGTERM else []
         self.phase = phase
         self._log(f"{reason}: SIGTERM to {len(signals)} workers{_IF_HANDLED if aim is e.Aim.TERM_HANDLER else ''}")
@@ -365,9 +364,9 @@ class Supervisor:
 
     def _leave(self, code: int, reason: str, now: float) -> None:
         """Kill all remaining processes, and exit when they have ended."""
-        if self.phase is Phase.LEAVING:
+        if self.phase is LauncherPhase.LEAVING:
             return
-        self.phase = Phase.LEAVING
+        self.phase = LauncherPhase.LEAVING
         self._exit = e.Exit(code, reason)
         self._leave_by = now + LEAVE_WITHIN_S
         self._kill_all(f"shuts down ({reason})", now)
@@ -398,11 +397,11 @@ class Supervisor:
             return
         self._out.append(e.Signal(event.local_rank, e.Aim.KILL_GROUP))  # its DataLoader children
         if self.phase in REPORTING and event.shell_code != 0:
-            self.phase = Phase.FAILED
+            self.phase = LauncherPhase.FAILED
             self._log(f"worker local_rank={event.local_rank} failed: {event.message}")
             self._report(self._round.failed(event))
-        elif self.phase is Phase.RUNNING and not self._groups.alive:
-            self.phase = Phase.FINISHED
+        elif self.phase is LauncherPhase.RUNNING and not self._groups.alive:
+            self.phase = LauncherPhase.FINISHED
             self._log("all workers exited 0")
             self._report(m.WorkersFinished(self._round.token))
 
@@ -410,7 +409,7 @@ class Supervisor:
         """A shell that ended by our SIGTERM does not pass it to the training: send SIGTERM to the rest of its group."""
         aim = e.Aim.TERM_GROUP if event.signal == "SIGTERM" else e.Aim.KILL_GROUP
         self._out.append(e.Signal(event.local_rank, aim))
-        if self.phase is Phase.SAVING:
+        if self.phase is LauncherPhase.SAVING:
             self._round.note_code(event)
         self._log(f"worker local_rank={event.local_rank} ended after SIGTERM: {event.message}")
 
@@ -447,35 +446,35 @@ class Supervisor:
         if self._groups.leftovers and self._must_be_empty():
             self._out.extend(self._groups.kill(now))
             return
-        if self._round.drain is Drain.ASKED:
+        if self._round.drain is DrainProgress.ASKED:
             self._report(self._round.drained())
-        if self.phase is Phase.REPLACING:
-            self.phase = Phase.STARTING
-        if self.phase is Phase.STARTING and not self._warm.is_loading:
+        if self.phase is LauncherPhase.REPLACING:
+            self.phase = LauncherPhase.STARTING
+        if self.phase is LauncherPhase.STARTING and not self._warm.is_loading:
             self._spawn(now)
-        elif self.phase is Phase.STOPPING:
-            self.phase = Phase.IDLE
+        elif self.phase is LauncherPhase.STOPPING:
+            self.phase = LauncherPhase.IDLE
             self._hello()
-        elif self.phase is Phase.DRAINING:
-            self.phase = Phase.IDLE
+        elif self.phase is LauncherPhase.DRAINING:
+            self.phase = LauncherPhase.IDLE
             self._log("all workers have ended: drained")
-        elif self.phase in (Phase.SAVING, Phase.CLOSING):
+        elif self.phase in (LauncherPhase.SAVING, LauncherPhase.CLOSING):
             why = self._close.reason if self._close else "SIGTERM"
             self._leave(self._own_code(), f"{why}, and all workers have ended", now)
-        elif self.phase is Phase.LEAVING:
+        elif self.phase is LauncherPhase.LEAVING:
             self._exit_now()
 
     def _must_be_empty(self) -> bool:
         """Whether leftovers must end first. Not in SAVING and CLOSING: the end of the pod follows and kills them."""
-        if self.phase in (Phase.SAVING, Phase.CLOSING):
+        if self.phase in (LauncherPhase.SAVING, LauncherPhase.CLOSING):
             return False
-        return self._round.drain is Drain.ASKED or self.phase in EMPTYING
+        return self._round.drain is DrainProgress.ASKED or self.phase in EMPTYING
 
     def _spawn(self, now: float) -> None:
         start = self._round.start
         assert start is not None
         hosts_store = start.rank_offset == 0 and not start.agent_store
-        self.phase = Phase.RUNNING
+        self.phase = LauncherPhase.RUNNING
         self._groups.spawned(self._nproc)
         self._round.steps = RoundSteps(start.token, self._last_step_at)
         self._round.hangs = HangWatch(start, self._round.steps, self._step_timeout_s, now)
@@ -485,7 +484,9 @@ class Supervisor:
             self._newest_read = None
         self._out.extend([e.ReadSnapshots(start)] if self._snapshots else [])
         records = self._learning.spawned(self._warm.forks, now)
-        self._out.append(e.Spawn(start, is_warmup_done=self._warm.state is WarmState.READY, records_imports=records))
+        self._out.append(
+            e.Spawn(start, is_warmup_done=self._warm.state is ForkServerState.READY, records_imports=records)
+        )
         self._log(f"workers started ranks={start.rank_offset}-{start.rank_offset + self._nproc - 1}/{start.world_size}")
         if not self._snapshots:
             self._report(m.WorkersStarted(start.token))
@@ -528,7 +529,7 @@ class Supervisor:
 
     def _hangs(self) -> Optional[HangWatch]:
         """None once a worker has failed: its neighbors then stop making steps anyway."""
-        return self._round.hangs if self.phase is Phase.RUNNING else None
+        return self._round.hangs if self.phase is LauncherPhase.RUNNING else None
 
     def _on_renew_store(self, _: m.RenewStore, now: float) -> None:
         """The sidecar was restarted or follows another coordinator; the previous one may have named the store."""
@@ -578,7 +579,7 @@ class Supervisor:
             self._out.extend(self._learning.on_ended())
 
     def _on_check(self, event: Union[m.CheckReadiness, Answer], now: float) -> None:
-        if self.phase is Phase.IDLE or isinstance(event, e.DevicesChecked):
+        if self.phase is LauncherPhase.IDLE or isinstance(event, e.DevicesChecked):
             self._out.extend(self._self_check.handle(event, now))
 
     def _on_ping(self, ping: m.Ping, now: float) -> None:
@@ -587,7 +588,7 @@ class Supervisor:
     def _on_take_over(self, order: m.TakeOver, now: float) -> None:
         if order == self._is_taken_over:
             return  # the sidecar was restarted
-        if self.phase is not Phase.IDLE or self._round.start is not None:
+        if self.phase is not LauncherPhase.IDLE or self._round.start is not None:
             self._log("ignored a TakeOver: a job can claim only a spare, and only before its first round")
             return
         self._is_taken_over = order
@@ -595,7 +596,7 @@ class Supervisor:
         self._out.extend([e.Log("claimed by a job"), e.ReplaceCommand(order)])
 
     def _warm_up(self, now: float) -> None:
-        if self.phase is Phase.IDLE and self._round.start is None and not self._warm.is_loading:
+        if self.phase is LauncherPhase.IDLE and self._round.start is None and not self._warm.is_loading:
             effects = self._warmup.start(now)
             if effects:
                 self._groups.warmup_spawned()
@@ -630,9 +631,9 @@ class Supervisor:
 
     def _grace_is_over(self, now: float) -> None:
         too_long = "the workers did not end within the grace period"
-        if self.phase is Phase.REPLACING:
-            self.phase = Phase.STARTING
-        if self.phase in (Phase.STARTING, Phase.DRAINING):
+        if self.phase is LauncherPhase.REPLACING:
+            self.phase = LauncherPhase.STARTING
+        if self.phase in (LauncherPhase.STARTING, LauncherPhase.DRAINING):
             self._kill_all(too_long, now)
         else:
             why = f"{self._close.reason}; {too_long}" if self._close else too_long
@@ -650,7 +651,7 @@ class Supervisor:
             known.group_rank,
             state,
             self._master_port,
-            is_draining=known.drain is Drain.ASKED,
+            is_draining=known.drain is DrainProgress.ASKED,
             store_port=self._warm.store_port,
             stepped=self._stepped,
             saved=known.saved,

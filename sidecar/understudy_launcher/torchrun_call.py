@@ -27,13 +27,13 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Output:
+class WorkerOutput:
     stdout: Stream = Stream()
     stderr: Stream = Stream()
     error_file: str = ""  # "": none
 
 
-NO_FILES = Output()
+NO_FILES = WorkerOutput()
 
 
 def torchrun_defaults(env: Mapping[str, str], sidecar: str) -> dict[str, str]:
@@ -81,7 +81,7 @@ def command_of(command: Sequence[str], local_rank: int) -> list[str]:
     return [command[0], *(Template(word).safe_substitute(local_rank=local_rank) for word in command[1:])]
 
 
-def output_of(call: RunWorkers, attempt: int, local_rank: int, rank: int) -> Output:
+def output_of(call: RunWorkers, attempt: int, local_rank: int, rank: int) -> WorkerOutput:
     """attempt: the number of the round."""
     files = call.files[local_rank]
     prefix = Template(call.line_prefix).safe_substitute(local_rank=local_rank, rank=rank)
@@ -90,7 +90,7 @@ def output_of(call: RunWorkers, attempt: int, local_rank: int, rank: int) -> Out
         return Stream(_of_attempt(call, path, attempt), tees, prefix if tees else "")
 
     error_file = _of_attempt(call, files.error_file, attempt)
-    return Output(stream(files.stdout, files.tees_stdout), stream(files.stderr, files.tees_stderr), error_file)
+    return WorkerOutput(stream(files.stdout, files.tees_stdout), stream(files.stderr, files.tees_stderr), error_file)
 
 
 def tees(call: RunWorkers) -> bool:

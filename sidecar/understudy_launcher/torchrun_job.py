@@ -11,7 +11,7 @@ from typing import Callable, Optional
 from understudy_launcher import environment, process_settings, torchrun_call
 from understudy_launcher import events as e
 from understudy_launcher.container_command import USAGE, Called, ContainerCommand
-from understudy_launcher.torchrun_call import Output
+from understudy_launcher.torchrun_call import WorkerOutput
 from understudy_protocol.torchrun import RunStock, RunWorkers
 
 #: The exit code if the command cannot be started, as in a shell.
@@ -44,7 +44,7 @@ class TorchrunJob:
         self._defaults = torchrun_call.torchrun_defaults(env, sidecar)
         why_not = self._command.start(environment.command_environment(env, self._defaults, self._socket))
         if why_not:
-            return [e.CommandFailed(NOT_FOUND, why_not)]
+            return [e.ContainerCommandFailed(NOT_FOUND, why_not)]
         self._log("the command calls torchrun: it runs as it is, and the launcher runs the workers of its torchrun")
         return []
 
@@ -70,7 +70,7 @@ class TorchrunJob:
             return [e.TorchrunEnded()]
         reason = f"the command ended with exit code {self.code}, and without a call of torchrun"
         advice = "" if self.code else ". If each worker is to run the command, set launcher.mode to Wrap"
-        return [e.CommandFailed(self.code or USAGE, reason + advice)]
+        return [e.ContainerCommandFailed(self.code or USAGE, reason + advice)]
 
     def environment(self, own: Mapping[str, str]) -> dict[str, str]:
         """The launcher's environment for this job. own: before the call."""
@@ -84,7 +84,7 @@ class TorchrunJob:
         assert self.call is not None
         return torchrun_call.command_of(self.call.command, local_rank)
 
-    def output_of(self, attempt: int, local_rank: int, rank: int) -> Output:
+    def output_of(self, attempt: int, local_rank: int, rank: int) -> WorkerOutput:
         """Also creates the folders. Raises OSError."""
         assert self.call is not None
         output = torchrun_call.output_of(self.call, attempt, local_rank, rank)
@@ -116,7 +116,7 @@ class TorchrunJob:
         except OSError as error:
             why_not = why_not or f"the launcher cannot enter torchrun's working directory: {error}"
         if why_not:
-            return [e.CommandFailed(USAGE, why_not)]
+            return [e.ContainerCommandFailed(USAGE, why_not)]
         for error_text in process_settings.adopt(call.process):
             self._log(f"cannot give the workers a setting of torchrun's process: {error_text}")
         self.call = call

@@ -57,7 +57,7 @@ _REMINDER = (
 )
 
 
-class State(Enum):
+class ForkServerState(Enum):
     OFF = "off"
     CALLING = "calling"
     LOADING = "loading"
@@ -74,7 +74,7 @@ class ForkServerWatch:
     def __init__(
         self, wanted: bool, *, own_stores: bool = False, calls_torchrun: bool = False, fork_fallback_reason: str = ""
     ) -> None:
-        self.state = State.READY if own_stores else State.OFF
+        self.state = ForkServerState.READY if own_stores else ForkServerState.OFF
         self.fork_fallback_reason = fork_fallback_reason  # "": workers are forked, or need not be
         self.store_port = 0  # a store that no round has used; 0: none listens
         self._is_wanted, self._calls_torchrun = wanted, calls_torchrun
@@ -85,34 +85,34 @@ class ForkServerWatch:
     @property
     def has_given_up(self) -> bool:
         """Whether workers that should be forked start as fresh processes."""
-        return self._is_wanted and self.state is State.OFF
+        return self._is_wanted and self.state is ForkServerState.OFF
 
     @property
     def is_loading(self) -> bool:
         """Whether a round has to wait."""
-        return self.state in (State.CALLING, State.LOADING)
+        return self.state in (ForkServerState.CALLING, ForkServerState.LOADING)
 
     @property
     def forks(self) -> bool:
         """Whether the next workers are forks."""
-        return self._is_wanted and self.state is State.READY and not self.fork_fallback_reason
+        return self._is_wanted and self.state is ForkServerState.READY and not self.fork_fallback_reason
 
     def start(self, now: float) -> list[e.Effect]:
         """Called when the launcher starts."""
-        if self.state is State.READY:
+        if self.state is ForkServerState.READY:
             return [e.MakeStore()]
         if self._calls_torchrun:
-            self.state, self._remind_at = State.CALLING, now + REMIND_AFTER_S
+            self.state, self._remind_at = ForkServerState.CALLING, now + REMIND_AFTER_S
             return [e.StartCommand()]
         if not self._is_wanted:
             return []
-        self.state, self._load_by = State.LOADING, now + LOAD_WITHIN_S
+        self.state, self._load_by = ForkServerState.LOADING, now + LOAD_WITHIN_S
         return [e.StartZygote()]
 
     def handle(self, event: Event, in_use: tuple[int, ...], now: float) -> list[e.Effect]:
         """in_use: see next_store."""
         if isinstance(event, e.ZygoteReady):
-            self.state, self._load_by = State.READY, None
+            self.state, self._load_by = ForkServerState.READY, None
             missing = "".join(f"; module {name} is not preloaded ({why})" for name, why in event.missing.items())
             ready = e.Log(f"the fork server is ready after {event.seconds:.1f} s{missing}")
             self.fork_fallback_reason = _after_cuda(event.cuda) if event.cuda else ""
@@ -120,11 +120,11 @@ class ForkServerWatch:
         if isinstance(event, e.ZygoteLost):
             return self._on_gone(event, now)
         if isinstance(event, e.ZygoteEnded):
-            self.store_port, self._load_by, self.state, self._is_wanted = 0, None, State.OFF, event.was_wanted
+            self.store_port, self._load_by, self.state, self._is_wanted = 0, None, ForkServerState.OFF, event.was_wanted
             self.fork_fallback_reason, self._calls_torchrun = "", event.calls_torchrun
             return self.start(now)
         if isinstance(event, e.TorchrunCalled):
-            self.state, self._is_wanted, self._calls_torchrun = State.OFF, event.may_fork, False
+            self.state, self._is_wanted, self._calls_torchrun = ForkServerState.OFF, event.may_fork, False
             self._remind_at = None
             return self.start(now)
         if isinstance(event, e.StoreReady):
@@ -139,7 +139,7 @@ class ForkServerWatch:
             self._remind_at = None
             return [e.Log(_REMINDER)]
         elif self._load_by is not None and now >= self._load_by:
-            self.state, self._load_by = State.OFF, None
+            self.state, self._load_by = ForkServerState.OFF, None
             return [e.EndZygote(), self._give_up(f"it was not ready within {LOAD_WITHIN_S:g} s")]
         return []
 
@@ -150,15 +150,15 @@ class ForkServerWatch:
         """
         keep = (*in_use, self.store_port) if perhaps_named else in_use
         self.store_port = 0
-        return [e.MakeStore(keep)] if self.state is State.READY else []
+        return [e.MakeStore(keep)] if self.state is ForkServerState.READY else []
 
     def deadline(self) -> Optional[float]:
         return self._load_by if self._remind_at is None else self._remind_at
 
     def _on_gone(self, event: e.ZygoteLost, now: float) -> list[e.Effect]:
-        again = self.state is State.READY and not event.is_final and self._losses < GIVE_UP
+        again = self.state is ForkServerState.READY and not event.is_final and self._losses < GIVE_UP
         self._losses += 1
-        self.store_port, self._load_by, self.state = 0, None, State.OFF
+        self.store_port, self._load_by, self.state = 0, None, ForkServerState.OFF
         if again:
             return [e.Log(f"the fork server ended ({event.reason}): the launcher restarts it"), *self.start(now)]
         return [self._give_up(event.reason)]

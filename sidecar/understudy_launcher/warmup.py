@@ -18,7 +18,7 @@ from understudy_launcher import events as e
 WARMUP = -1
 
 
-class State(Enum):
+class WarmupState(Enum):
     WAITING = "waiting"
     RUNNING = "running"
     DONE = "over"
@@ -28,25 +28,25 @@ class Warmup:
     """wanted: the pod is a spare whose job has a warm-up."""
 
     def __init__(self, wanted: bool) -> None:
-        self.state = State.WAITING if wanted else State.DONE
+        self.state = WarmupState.WAITING if wanted else WarmupState.DONE
         self._since = 0.0
         self._end_reason = ""
 
     def start(self, now: float) -> list[e.Effect]:
         """Called when no worker runs and no zygote loads."""
-        if self.state is not State.WAITING:
+        if self.state is not WarmupState.WAITING:
             return []
-        self.state, self._since = State.RUNNING, now
+        self.state, self._since = WarmupState.RUNNING, now
         return [e.Log("the warm-up starts"), e.SpawnWarmup()]
 
     def end(self, why: str) -> None:
         """It must not start any more, or gets SIGKILL."""
-        if self.state is State.WAITING:
-            self.state = State.DONE
+        if self.state is WarmupState.WAITING:
+            self.state = WarmupState.DONE
         self._end_reason = self._end_reason or why
 
     def ended(self, event: e.WorkerEnded, now: float) -> list[e.Effect]:
-        self.state = State.DONE
+        self.state = WarmupState.DONE
         took = f"after {now - self._since:.1f} s"
         if self._end_reason:
             return [e.Log(f"the warm-up was stopped {took}: {self._end_reason}")]

@@ -68,7 +68,7 @@ class _Store:
     process: Handle
 
 
-class Zygote:
+class ForkServerHandle:
     """`watch` and `unwatch` get the socket to select for reading."""
 
     def __init__(
@@ -120,9 +120,9 @@ class Zygote:
 
     def start_learning(
         self, modules: Optional[Sequence[str]], left_out: Sequence[str], record: Optional[int]
-    ) -> "Zygote":
+    ) -> "ForkServerHandle":
         """Let this zygote fork another one, which also imports these modules, or those of a worker's record."""
-        other = Zygote(self._program, self._command, self._module, self._watch, self._unwatch)
+        other = ForkServerHandle(self._program, self._command, self._module, self._watch, self._unwatch)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         files = {"control": theirs.fileno()}
         if modules is None and record is not None:

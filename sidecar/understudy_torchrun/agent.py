@@ -7,7 +7,7 @@ instructed only when it calls. So orders wait for the next call, and that call a
     --------------------  --------------------------------  ----------  -------------------------------------------
     AWAY                  WantsRound, workers were to end   RENDEZVOUS  none of them is left
     AWAY                  WantsRound, without an order      RENDEZVOUS  a worker has failed; none of them is left
-    RENDEZVOUS            Spawn                             AWAY        Begin
+    RENDEZVOUS            Spawn                             AWAY        BeginRound
     AWAY                  the last worker has been seen     AWAY        WorkersStarted
     AWAY                  PollsMembers                      AWAY        ContinueTraining; WorkersStarted, if unseen
     AWAY                  PollsMembers, workers are to end  POLL        the signal that waited for this is sent
@@ -41,7 +41,7 @@ from typing import Any, Callable, Optional
 
 from understudy_launcher import events as e
 from understudy_launcher.groups import LEFTOVERS
-from understudy_launcher.phases import AFTER_SIGTERM, ENDING, OnSigterm, Phase
+from understudy_launcher.phases import AFTER_SIGTERM, ENDING, LauncherPhase, OnSigterm
 from understudy_launcher.supervise import Supervisor
 from understudy_protocol.enums import WorkersState
 from understudy_protocol.launcher import (
@@ -59,7 +59,14 @@ START_LIMIT_S = 2.0
 #: The agent has this long for its next call after a worker's end, also on a busy machine. It needs milliseconds.
 UNCLEAR_S = 2.0
 #: Phases of the supervisor in which the running workers have to end.
-_TO_END = (Phase.STARTING, Phase.STOPPING, Phase.DRAINING, Phase.SAVING, Phase.CLOSING, Phase.LEAVING)
+_TO_END = (
+    LauncherPhase.STARTING,
+    LauncherPhase.STOPPING,
+    LauncherPhase.DRAINING,
+    LauncherPhase.SAVING,
+    LauncherPhase.CLOSING,
+    LauncherPhase.LEAVING,
+)
 #: The signal by which torchrun ends all workers once one of them has failed.
 BY_TORCHRUN = "SIGTERM"
 #: Signals that no lost peer causes. (NCCL's watchdog ends a worker by SIGABRT when it has lost one.)
@@ -74,7 +81,7 @@ def causes_first(ends: Iterable[e.WorkerEnded]) -> list[e.WorkerEnded]:
     return sorted(ends, key=lambda end: (end.signal == BY_TORCHRUN, end.signal not in _CRASHES, end.at))
 
 
-class State(Enum):
+class AgentState(Enum):
     """The agent's position."""
 
     AWAY = "with its workers, or on its way"
@@ -96,7 +103,7 @@ class Agent:
         fork_fallback_reason: str = "",
     ) -> None:
         """fork_fallback_reason: why torchrun runs the workers and not the launcher, in mode Auto; "": that is asked."""
-        self.state = State.AWAY
+        self.state = AgentState.AWAY
         self.supervisor = Supervisor(
             pid,
             nproc,
@@ -107,7 +114,7 @@ class Agent:
             fork_fallback_reason=fork_fallback_reason,
         )
         self._ranks = range(nproc)
-        self._runs = False  # workers run, since the answer Begin
+        self._runs = False  # workers run, since the answer BeginRound
         self._alive: set[int] = set()  # the watched workers that run
         self._seen: set[int] = set()  # the round's workers that were seen to run or to have ended
         self._start_report: Optional[e.Report] = None  # waits until the workers are seen to run
@@ -157,8 +164,8 @@ class Agent:
     # The agent's calls ----------------------------------------------------------------------------------------------
 
     def _on_wants_round(self, call: c.WantsRound) -> None:
-        self.state, self._unclear_until = State.RENDEZVOUS, None
-        if self._runs and self.supervisor.phase is Phase.RUNNING:
+        self.state, self._unclear_until = AgentState.RENDEZVOUS, None
+        if self._runs and self.supervisor.phase is LauncherPhase.RUNNING:
             self._to_supervisor(self._failure(call.at))
         if self._runs:
             self._nothing_runs()
@@ -168,7 +175,7 @@ class Agent:
             self._answer_begin(self._begin)
 
     def _on_polls_members(self, _: c.PollsMembers) -> None:
-        self.state, self._unclear_until = State.POLL, None
+        self.state, self._unclear_until = AgentState.POLL, None
         self._report_start()
         self._signal_waiting()
         if self._exit is not None:
@@ -179,7 +186,7 @@ class Agent:
             self._answer(c.ContinueTraining())
 
     def _on_workers_succeeded(self, call: c.WorkersSucceeded) -> None:
-        self.state, self._unclear_until = State.BARRIER, None
+        self.state, self._unclear_until = AgentState.BARRIER, None
         self._report_start()
         for rank in self._ranks:
             self._to_supervisor(e.WorkerEnded(rank, 0, None, 0, "exit code 0", call.at))
@@ -188,16 +195,16 @@ class Agent:
             self._leave(self._exit)
 
     def _on_handler_closed(self, _: c.HandlerClosed) -> None:
-        self.state = State.AWAY
+        self.state = AgentState.AWAY
 
     def _answer_begin(self, start: StartWorkers) -> None:
         self._begin, self._unclear, self._unclear_until = None, None, None
         self._runs = True
         self._seen.clear()
-        self._answer(c.Begin(start))
+        self._answer(c.BeginRound(start))
 
     def _answer(self, answer: c.Answer) -> None:
-        self.state = State.AWAY
+        self.state = AgentState.AWAY
         self._out.append(answer)
 
     def _leave(self, end: e.Exit) -> None:
@@ -217,7 +224,7 @@ class Agent:
     def _report_start(self) -> None:
         """The workers run, or have run. Nothing is reported for a round that has to end."""
         report = self._start_report
-        if report is not None and self._runs and self._begin is None and self.supervisor.phase is Phase.RUNNING:
+        if report is not None and self._runs and self._begin is None and self.supervisor.phase is LauncherPhase.RUNNING:
             self._start_report = None
             self._out.append(report)
 
@@ -226,18 +233,18 @@ class Agent:
         by_torchrun = event.signal == BY_TORCHRUN
         # the agent has not called since the unclear end
         follows = event.shell_code != 0 and self._unclear_until is not None
-        if self._unclear is not None and (by_torchrun or follows) and self.supervisor.phase is Phase.RUNNING:
+        if self._unclear is not None and (by_torchrun or follows) and self.supervisor.phase is LauncherPhase.RUNNING:
             self._unclear_until = None
             self._to_supervisor(replace(self._unclear, shell_code=1))
         phase = self.supervisor.phase
         if event.exit_code is None and event.signal is None:
             self._unclear = self._unclear or event
-            if phase is Phase.RUNNING and self.state is State.AWAY:
+            if phase is LauncherPhase.RUNNING and self.state is AgentState.AWAY:
                 self._unclear_until = self._unclear_until or self._now + UNCLEAR_S
-        if phase in AFTER_SIGTERM or (phase is Phase.RUNNING and event.shell_code != 0):
+        if phase in AFTER_SIGTERM or (phase is LauncherPhase.RUNNING and event.shell_code != 0):
             self._to_supervisor(event)
         self._note_seen([event.local_rank])
-        if self.state is State.POLL:
+        if self.state is AgentState.POLL:
             self._continue_once_all_have_ended()
         elif (self._ended_by_torchrun or self._ends_now) and not self._alive:
             self._nothing_runs()
@@ -252,7 +259,7 @@ class Agent:
             return
         self._nothing_runs()
         self._report_nothing_left()
-        if self.state is State.POLL:  # and it has not been answered LeaveRendezvous
+        if self.state is AgentState.POLL:  # and it has not been answered LeaveRendezvous
             self._answer(c.Interrupt())
 
     def _nothing_runs(self) -> None:
@@ -273,28 +280,28 @@ class Agent:
     # Signals --------------------------------------------------------------------------------------------------------
 
     def _on_asked_to_end(self, event: e.AskedToEnd) -> None:
-        held_back = self._runs and self.state is State.AWAY and not self._ended_by_torchrun
+        held_back = self._runs and self.state is AgentState.AWAY and not self._ended_by_torchrun
         self._ends_now = self._ends_now or self._runs
         self._to_supervisor(event)  # torchrun sends SIGTERM to the workers; SIGKILL is sent now
-        if self.supervisor.phase is not Phase.LEAVING:
+        if self.supervisor.phase is not LauncherPhase.LEAVING:
             self._ends_now = False
         elif self._ends_now and not self._alive:
             self._nothing_runs()
-        if held_back and self.supervisor.phase is Phase.SAVING:
+        if held_back and self.supervisor.phase is LauncherPhase.SAVING:
             self._ended_by_torchrun = True
             self._drop_waiting()
             self._out.append(c.ForwardSignal())
 
-    def _on_signal(self, aim: e.Aim, before: Phase) -> None:
+    def _on_signal(self, aim: e.Aim, before: LauncherPhase) -> None:
         """Signal all workers."""
         if self._begin is not None:  # no worker has been started
             self._begin, self._empty, self._start_report = None, True, None
         if not self._runs:
             return
-        agent_ends_them = before is Phase.FAILED or self._ended_by_torchrun
+        agent_ends_them = before is LauncherPhase.FAILED or self._ended_by_torchrun
         if aim is e.Aim.TERM_WORKER and (agent_ends_them or self._ends_now):
             return
-        if agent_ends_them or self._ends_now or self.state is State.POLL:
+        if agent_ends_them or self._ends_now or self.state is AgentState.POLL:
             self._drop_waiting()
             self._send(aim)
         else:
@@ -320,7 +327,7 @@ class Agent:
         self._to_supervisor(tick)
         if self._unclear_until is not None and self._now >= self._unclear_until:
             self._unclear_until = None
-            if self._unclear is not None and self._runs and self.supervisor.phase is Phase.RUNNING:
+            if self._unclear is not None and self._runs and self.supervisor.phase is LauncherPhase.RUNNING:
                 self._to_supervisor(replace(self._unclear, shell_code=1))
         if self._waits_until is not None and self._now >= self._waits_until:
             self._signal_waiting()
@@ -328,7 +335,7 @@ class Agent:
     def _to_supervisor(self, event: Any) -> None:
         before = self.supervisor.phase
         for effect in self.supervisor.handle(event, self._now):
-            if isinstance(effect, e.Spawn) and self.state is State.BARRIER:
+            if isinstance(effect, e.Spawn) and self.state is AgentState.BARRIER:
                 self._answer(c.RestartRendezvous())
                 return  # the restarted process reports the rest
             if isinstance(effect, e.Spawn):
@@ -341,7 +348,7 @@ class Agent:
                 self._out.append(effect)
             elif not isinstance(event, e.WorkerEnded):
                 self._on_signal(effect.aim, before)
-            elif effect.aim is e.Aim.KILL_GROUP and self._runs and self.state is not State.BARRIER:
+            elif effect.aim is e.Aim.KILL_GROUP and self._runs and self.state is not AgentState.BARRIER:
                 self._out.append(effect)  # kills the worker's children
 
     def _report(self, report: e.Report) -> None:
@@ -356,7 +363,7 @@ class Agent:
         self._out.append(report)
 
     def _spawn(self, start: StartWorkers) -> None:
-        if self.state is State.RENDEZVOUS:
+        if self.state is AgentState.RENDEZVOUS:
             self._answer_begin(start)
         else:
             self._begin = start
@@ -364,7 +371,7 @@ class Agent:
     def _end(self, effect: e.Exit) -> None:
         if self._ends_now:
             self._out.append(c.ExitNow(effect.code, effect.reason))
-        elif self.state is not State.AWAY:
+        elif self.state is not AgentState.AWAY:
             self._leave(effect)
         elif not self._ended_by_torchrun:
             self._exit = effect

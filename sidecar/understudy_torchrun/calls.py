@@ -46,7 +46,7 @@ Call = Union[WantsRound, PollsMembers, WorkersSucceeded, HandlerClosed, WorkersS
 
 
 @dataclass(frozen=True)
-class Begin:
+class BeginRound:
     """The answer to next_rendezvous(): start the workers of this round."""
 
     start: StartWorkers
@@ -95,6 +95,6 @@ class ExitNow:
     reason: str
 
 
-Answer = Union[Begin, ContinueTraining, Interrupt, LeaveRendezvous, RestartRendezvous]
-ANSWERS = (Begin, ContinueTraining, Interrupt, LeaveRendezvous, RestartRendezvous)
+Answer = Union[BeginRound, ContinueTraining, Interrupt, LeaveRendezvous, RestartRendezvous]
+ANSWERS = (BeginRound, ContinueTraining, Interrupt, LeaveRendezvous, RestartRendezvous)
 Effect = Union[e.Effect, Answer, SignalWorkers, ForwardSignal, ExitNow]

@@ -12,13 +12,13 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from understudy_launcher.__main__ import MISCONFIGURED, SettingError, read_settings
-from understudy_launcher.loop import Settings
+from understudy_launcher.loop import LauncherSettings
 from understudy_protocol import pod
 from understudy_protocol.launcher import StartWorkers
 from understudy_torchrun import BACKEND
 from understudy_torchrun.log import log
-from understudy_torchrun.session import Session
-from understudy_torchrun.stores import AgentStore, Stores
+from understudy_torchrun.session import TorchrunSession
+from understudy_torchrun.stores import AgentStore, TCPStores
 
 
 class UnderstudyRendezvous(RendezvousHandler):  # type: ignore[misc]
@@ -33,7 +33,7 @@ class UnderstudyRendezvous(RendezvousHandler):  # type: ignore[misc]
             log(f"ignored the rendezvous endpoint {endpoint!r}: torchrun uses the pod's sidecar at {settings.socket}")
         self._run_id = str(parameters.run_id)
         self._start: Optional[StartWorkers] = None
-        self._session = Session(settings, Stores())
+        self._session = TorchrunSession(settings, TCPStores())
         self._closed = False
         # The session's thread refers to the session, so only the end of this object shows that the session is unused.
         weakref.finalize(self, self._session.end).atexit = False
@@ -78,7 +78,7 @@ class UnderstudyRendezvous(RendezvousHandler):  # type: ignore[misc]
         return True
 
 
-def _settings() -> Settings:
+def _settings() -> LauncherSettings:
     try:
         return read_settings([], os.environ)
     except SettingError as error:

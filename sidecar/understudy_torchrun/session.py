@@ -18,7 +18,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Optional, Protocol, Union
 
 from understudy_launcher import events as e
-from understudy_launcher.loop import Settings
+from understudy_launcher.loop import LauncherSettings
 from understudy_launcher.ports import PortReservation
 from understudy_launcher.sidecar_link import LinkSelection, SidecarLink
 from understudy_launcher.verdict_file import read_node_finding
@@ -43,10 +43,10 @@ class Stores(Protocol):
     def make(self, keep: Collection[int]) -> Union[e.StoreReady, e.StoreFailed]: ...
 
 
-class Session:
+class TorchrunSession:
     """Created in the main thread and called from it. Each call may end the process by SystemExit."""
 
-    def __init__(self, settings: Settings, stores: Stores) -> None:
+    def __init__(self, settings: LauncherSettings, stores: Stores) -> None:
         self._settings, self._stores = settings, stores
         self._lock = threading.Condition()
         self._selector = selectors.DefaultSelector()
@@ -71,7 +71,7 @@ class Session:
         self._signals = HeldSignals(self._woken)
         self._is_over = False
         with self._lock:
-            self._handle(e.Started())
+            self._handle(e.LauncherStarted())
         atexit.register(self._end_steps)
         threading.Thread(target=self._serve, name="understudy", daemon=True).start()
 
@@ -80,7 +80,7 @@ class Session:
     def next_round(self) -> StartWorkers:
         """Wait for the next round that includes this member."""
         answer = self._call(c.WantsRound(time.time()))
-        assert isinstance(answer, c.Begin)
+        assert isinstance(answer, c.BeginRound)
         os.environ[pod.ENV_STEP_FOLDER] = self._step_folder
         return answer.start
 
@@ -290,7 +290,7 @@ class Session:
         return []
 
     def _answer_agent(self, answer: c.Answer) -> None:
-        if isinstance(answer, c.Begin):
+        if isinstance(answer, c.BeginRound):
             self._workers.begin(str(answer.start.token))
             self._looks.begin(time.monotonic())
             self._step_folder = self._steps.begin()

@@ -16,7 +16,7 @@ from understudy_launcher import events as e
 EXIT_BARRIER = "torchelastic/agent/terminal_state"
 
 
-class Stores:
+class TCPStores:
     """The stores that listen here: one for a later round, and that of the current round."""
 
     def __init__(self) -> None:

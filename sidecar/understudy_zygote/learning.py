@@ -34,7 +34,7 @@ MOST_MODULES, MOST_CHARACTERS, LONGEST_NAME = 500, 16_000, 200
 
 
 @dataclass(frozen=True)
-class Learned:
+class ImportResult:
     """modules: those whose import was needed. Each imports further ones. refused: a module that prevents forks."""
 
     modules: tuple[str, ...]
@@ -48,7 +48,7 @@ def import_learned(
     fitness: ForkSafety,
     round_variables: Collection[str],
     left_out: Collection[str],
-) -> Learned:
+) -> ImportResult:
     """Import the modules. Stops at the first that prevents forks, because this process cannot undo its import.
 
     round_variables: have other values in each worker or round.
@@ -77,9 +77,9 @@ def import_learned(
         if not reason and early_variables.readers() != readers:
             readers, reason = early_variables.readers(), early_variables.fresh_start_reason(program)
         if reason:
-            return Learned(tuple(modules), name, reason)
+            return ImportResult(tuple(modules), name, reason)
         modules.append(name)
-    return Learned(tuple(modules))
+    return ImportResult(tuple(modules))
 
 
 def named(modules: Sequence[str]) -> Recorded:

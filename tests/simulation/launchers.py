@@ -66,7 +66,7 @@ class Launcher(Process):
         self._link: End | None = None
         self._port = 20000
         self._alarm = Alarm(self, self.supervisor.deadline, lambda: self.handle(e.Tick()))
-        self.handle(e.Started())
+        self.handle(e.LauncherStarted())
         self._connect(FIRST_RETRY_S)
 
     def handle(self, event: e.Event) -> None:

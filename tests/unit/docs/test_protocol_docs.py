@@ -51,7 +51,7 @@ def test_every_enum_of_states_has_a_table() -> None:
         ".".join(path.relative_to(SOURCES).with_suffix("").parts)
         for folder in MACHINES
         for path in folder.glob("*.py")
-        if re.search(r"^class (State|Phase)\(Enum\)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        if re.search(r"^class \w*(State|Phase)\(Enum\)", path.read_text(encoding="utf-8"), re.MULTILINE)
     }
     # then each of them belongs to a machine whose table was found
     assert {states.__module__ for _, states in find_machines()} == defined

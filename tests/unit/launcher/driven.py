@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from understudy_launcher import events as e
-from understudy_launcher.phases import OnSigterm, Phase
+from understudy_launcher.phases import LauncherPhase, OnSigterm
 from understudy_launcher.supervise import Supervisor
 from understudy_protocol import launcher as m
 from understudy_protocol.enums import RoundToken
@@ -85,7 +85,7 @@ class Driven:
         self.log: list[str] = []
         self.pages: list[e.StepsRead] = []
         self.leftovers = False
-        assert self.do(e.Started(worker_grace_period_s)) == [
+        assert self.do(e.LauncherStarted(worker_grace_period_s)) == [
             e.ReservePort(),
             *([e.MakeStore()] if own_stores else []),
             *([e.StartCommand()] if calls_torchrun else [e.StartZygote()] if zygote else []),
@@ -131,14 +131,14 @@ class Driven:
         return first.message
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> LauncherPhase:
         return self.supervisor.phase
 
 
 def running(number: int = 0, **options: Any) -> Driven:
     driven = Driven(**options)
     driven.do(start(number))
-    assert driven.phase is Phase.RUNNING
+    assert driven.phase is LauncherPhase.RUNNING
     return driven
 
 

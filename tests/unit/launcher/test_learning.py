@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from understudy_launcher import events as e
-from understudy_launcher.learning import Learning, State
+from understudy_launcher.learning import Learning, LearningState
 from understudy_protocol.launcher import Learned
 
 
@@ -52,7 +52,7 @@ def test_the_modules_are_logged_and_reported_once_and_no_further_worker_records(
         e.Report(Learned(("transformers", "datasets"))),
     ]
     assert not learning.spawned(is_forked=True, now=9.0)
-    assert learning.state is State.LEARNED
+    assert learning.state is LearningState.LEARNED
 
 
 def test_a_module_that_is_refused_is_named_and_left_out() -> None:
@@ -82,7 +82,7 @@ def test_an_import_that_takes_too_long_or_ends_its_process_ends_the_learning() -
     assert learning.deadline() == 185.0
     late = learning.on_time(185.0)
     assert late[0] == e.EndLearning()
-    assert learning.state is State.OFF
+    assert learning.state is LearningState.OFF
     assert learning.on_ended() == []
     learning = watching()
     learning.stepped(0, 5.0)
@@ -109,7 +109,7 @@ def test_a_second_zygote_that_ends_before_its_first_fork_takes_what_was_learned_
             "server without these modules forks the next workers"
         )
     ]
-    assert (learning.state, learning.modules) == (State.OFF, ())
+    assert (learning.state, learning.modules) == (LearningState.OFF, ())
 
 
 def test_a_lost_zygote_takes_the_record_with_it_but_not_what_was_learned() -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.unit.launcher.driven import Driven, ended, kills, start, terms
 from tests.unit.launcher.fake_sidecar import Launched, alive, children, round_, wait_for
 from understudy_launcher import events as e
-from understudy_launcher.phases import OnSigterm, Phase
+from understudy_launcher.phases import LauncherPhase, OnSigterm
 from understudy_launcher.verdict_file import read_hardware_finding, read_node_finding
 from understudy_protocol import launcher as m
 from understudy_protocol import pod, wire
@@ -55,7 +55,7 @@ def test_no_checkpoint_is_tried(policy: OnSigterm, asked: e.AskedToEnd) -> None:
 def test_a_checkpoint_may_be_tried(policy: OnSigterm, asked: e.AskedToEnd) -> None:
     driven = running(policy)
     assert driven.do(asked) == [e.Report(m.Terminating(30.0)), *terms(0, 1)]
-    assert driven.phase is Phase.SAVING
+    assert driven.phase is LauncherPhase.SAVING
 
 
 @pytest.mark.parametrize(("stays_s", "grace_s"), [(10.0, 10.0), (3600.0, 30.0)])
@@ -84,7 +84,7 @@ def test_a_running_save_is_killed_on_a_faulty_node() -> None:
     """The job was suspended, its workers save, and then the pod is deleted because its node is faulty."""
     driven = running()
     driven.do(ExitLauncher(82, "Suspended", 30.0))
-    assert driven.phase is Phase.CLOSING
+    assert driven.phase is LauncherPhase.CLOSING
     assert driven.do(FAULTY)[1:] == kills(0, 1)
     (left,) = [x for x in driven.later(1.0) if isinstance(x, e.Exit)]
     assert left.code == 82, "the close sets the code"

@@ -25,7 +25,7 @@ from tests.unit.launcher.driven import (
     token,
 )
 from understudy_launcher import events as e
-from understudy_launcher.phases import Phase
+from understudy_launcher.phases import LauncherPhase
 from understudy_protocol import launcher as m
 from understudy_protocol.enums import NO_ROUND, WorkersState
 
@@ -70,7 +70,7 @@ def test_a_newer_round_waits_until_no_process_of_the_old_one_is_left(before: Any
 def test_children_that_outlive_their_worker_delay_the_next_round() -> None:
     driven = running()
     driven.do(start(1), ended(0, 137, "SIGKILL"), ended(1, 137, "SIGKILL"), e.GroupEmptied(0))
-    assert driven.phase is Phase.STARTING
+    assert driven.phase is LauncherPhase.STARTING
 
 
 def test_a_finished_round_is_replaced_at_once() -> None:
@@ -88,7 +88,7 @@ def test_the_newest_waiting_round_is_started() -> None:
 def test_a_round_that_is_not_newer_is_dropped_with_a_line(late: m.StartWorkers) -> None:
     driven = running(3)
     assert driven.do(late) == []
-    assert driven.phase is Phase.RUNNING
+    assert driven.phase is LauncherPhase.RUNNING
     assert f"ignored StartWorkers of round={late.token}" in driven.log[-1]
 
 
@@ -115,7 +115,7 @@ def test_a_worker_that_outlives_its_kill_is_reported_every_five_seconds() -> Non
     assert driven.do(e.Tick()) == [*kills(1), e.FindSurvivors()]
     assert driven.do(stuck) == [unkillable(1, 77, 10.0)]
     driven.do(ended(1, 137, "SIGKILL"), e.GroupEmptied(1))
-    assert driven.phase is Phase.RUNNING
+    assert driven.phase is LauncherPhase.RUNNING
     assert driven.supervisor.deadline() is None
     assert driven.do(stuck) == [], "a late look"
 
@@ -148,7 +148,7 @@ def test_a_round_waits_until_leftovers_of_the_previous_one_have_ended(before: An
     assert driven.do(e.LeftoversFound(("sleep pid=7", "python pid=8"))) == []
     assert driven.log[-1].endswith("outside their process groups: sleep pid=7, python pid=8")
     driven.do(e.GroupEmptied(0), e.GroupEmptied(1))
-    assert driven.phase is Phase.STARTING
+    assert driven.phase is LauncherPhase.STARTING
     assert driven.do(e.GroupEmptied(LEFTOVERS)) == [e.Spawn(start(1)), e.Report(m.WorkersStarted(token(1)))]
 
 
@@ -156,7 +156,7 @@ def test_leftovers_are_not_looked_for_before_there_were_workers() -> None:
     driven = Driven()
     driven.leftovers = True
     assert KILL_LEFTOVERS not in driven.do(start(0))
-    assert driven.phase is Phase.RUNNING
+    assert driven.phase is LauncherPhase.RUNNING
 
 
 def test_leftovers_of_a_warm_up_are_killed_too() -> None:
@@ -173,7 +173,7 @@ def test_a_member_has_stopped_only_when_no_leftover_runs() -> None:
     assert driven.do(m.StopWorkers("fenced")) == [KILL_LEFTOVERS]
     (hello,) = driven.do(e.GroupEmptied(LEFTOVERS))
     assert isinstance(hello, e.Report)
-    assert driven.phase is Phase.IDLE
+    assert driven.phase is LauncherPhase.IDLE
 
 
 def test_a_daemon_of_finished_workers_runs_until_the_next_round_or_exit() -> None:
@@ -227,7 +227,7 @@ def test_all_workers_exiting_0_is_the_end_of_the_round() -> None:
 def test_a_round_with_a_failure_never_finishes() -> None:
     driven = failed()
     assert driven.do(ended(0)) == kills(0)
-    assert driven.phase is Phase.FAILED
+    assert driven.phase is LauncherPhase.FAILED
 
 
 @pytest.mark.parametrize("order", [start(1), m.StopWorkers("standby"), m.ExitLauncher(0, "Succeeded")])
@@ -252,7 +252,7 @@ def test_a_stop_cancels_a_waiting_round() -> None:
     driven = running()
     driven.do(start(1), m.StopWorkers("fenced"), ended(0, 137, "SIGKILL"), ended(1, 137, "SIGKILL"))
     driven.do(e.GroupEmptied(0), e.GroupEmptied(1))
-    assert driven.phase is Phase.IDLE
+    assert driven.phase is LauncherPhase.IDLE
     assert driven.do(start(1)) == [], "the canceled round is not newer than itself"
     assert driven.do(start(2))[0] == e.Spawn(start(2))
 
@@ -463,7 +463,7 @@ def test_a_killed_shells_children_get_the_signal_that_killed_the_shell() -> None
     driven = running(nproc=1)
     driven.do(e.AskedToEnd("SIGTERM"))
     assert driven.do(ended(0, 143, "SIGTERM")) == [e.Signal(0, e.Aim.TERM_GROUP)]
-    assert driven.phase is Phase.SAVING
+    assert driven.phase is LauncherPhase.SAVING
     assert driven.do(e.GroupEmptied(0)) == [e.Exit(143, "SIGTERM, and all workers have ended")]
 
 

@@ -20,7 +20,7 @@ from tests.unit.launcher.driven import (
     token,
 )
 from understudy_launcher import events as e
-from understudy_launcher.phases import Phase
+from understudy_launcher.phases import LauncherPhase
 from understudy_protocol import launcher as m
 from understudy_protocol.enums import NO_ROUND, WorkersState
 
@@ -53,7 +53,7 @@ def gone(*ranks: int, code: int = 0, signal: str | None = None) -> list[e.Event]
 def draining(**options: int) -> Driven:
     driven = running(**options)
     assert driven.do(drain()) == terms(*range(options.get("nproc", 2)))
-    assert driven.phase is Phase.DRAINING
+    assert driven.phase is LauncherPhase.DRAINING
     return driven
 
 
@@ -73,14 +73,14 @@ def starting() -> Driven:
 def saving() -> Driven:
     driven = running()
     driven.do(SIGTERM)
-    assert driven.phase is Phase.SAVING
+    assert driven.phase is LauncherPhase.SAVING
     return driven
 
 
 def closing(grace_s: float = 10.0) -> Driven:
     driven = running()
     assert driven.do(close(grace_s)) == terms(0, 1)
-    assert driven.phase is Phase.CLOSING
+    assert driven.phase is LauncherPhase.CLOSING
     return driven
 
 
@@ -96,7 +96,7 @@ def test_a_member_has_drained_only_when_no_leftover_runs() -> None:
     driven.leftovers = True
     assert driven.do(*gone(0, 1))[-1] == KILL_LEFTOVERS
     assert driven.do(e.GroupEmptied(LEFTOVERS)) == [drained()]
-    assert driven.phase is Phase.IDLE
+    assert driven.phase is LauncherPhase.IDLE
 
 
 def test_drained_workers_save_and_end_and_the_launcher_takes_the_next_round() -> None:
@@ -121,7 +121,7 @@ def test_a_worker_that_has_not_saved_when_the_grace_is_over_is_killed() -> None:
     assert driven.later(9.9) == []
     assert driven.later(0.2) == kills(1)
     assert driven.do(*gone(1, code=137, signal="SIGKILL"))[-1] == drained()
-    assert driven.phase is Phase.IDLE
+    assert driven.phase is LauncherPhase.IDLE
 
 
 def test_a_worker_that_outlives_the_kill_after_a_drain_is_named_and_killed_again() -> None:
@@ -129,7 +129,7 @@ def test_a_worker_that_outlives_the_kill_after_a_drain_is_named_and_killed_again
     driven.do(*gone(0))
     driven.later(10.0)
     assert driven.later(COMPLAIN_EVERY_S) == [*kills(1), e.FindSurvivors()]
-    assert driven.phase is Phase.DRAINING
+    assert driven.phase is LauncherPhase.DRAINING
 
 
 def test_the_children_of_a_shell_are_drained_too() -> None:
@@ -177,7 +177,7 @@ def test_a_round_in_which_all_workers_have_failed_has_drained() -> None:
     driven = failed()
     driven.do(*gone(0, code=1))
     assert driven.do(drain()) == [drained()]
-    assert driven.phase is Phase.IDLE
+    assert driven.phase is LauncherPhase.IDLE
 
 
 @pytest.mark.parametrize(("before", "number"), [(Driven, 0), (running, 7), (draining, 7), (saving, 7)])
@@ -191,14 +191,14 @@ def test_a_round_that_never_ran_here_has_drained(before: Callable[[], Driven], n
 def test_an_older_round_has_drained_and_the_newer_one_keeps_running() -> None:
     driven = running(3)
     assert driven.do(drain(2)) == [drained(2)]
-    assert driven.phase is Phase.RUNNING
+    assert driven.phase is LauncherPhase.RUNNING
 
 
 def test_a_round_that_waits_for_the_old_ones_end_is_canceled() -> None:
     driven = starting()
     assert driven.do(drain(1)) == []
     assert driven.do(*gone(0, 1, code=137, signal="SIGKILL"))[-1] == drained(1)
-    assert driven.phase is Phase.IDLE
+    assert driven.phase is LauncherPhase.IDLE
 
 
 def test_a_newer_round_kills_workers_that_save_and_the_drain_stays_unanswered() -> None:
@@ -324,7 +324,7 @@ def test_no_failure_is_reported_after_a_close_with_a_grace() -> None:
 def test_no_round_starts_after_a_close_with_a_grace() -> None:
     driven = closing()
     assert driven.do(start(1)) == []
-    assert driven.phase is Phase.CLOSING
+    assert driven.phase is LauncherPhase.CLOSING
 
 
 def test_a_stop_ends_the_save_of_a_closed_job() -> None:
@@ -338,7 +338,7 @@ def test_children_of_workers_that_have_ended_by_themselves_save_nothing(order: e
     driven = running(nproc=1)
     driven.do(ended(0))
     assert kills(0)[0] in driven.do(order)
-    assert driven.phase is Phase.LEAVING
+    assert driven.phase is LauncherPhase.LEAVING
 
 
 def test_a_second_close_can_only_shorten_the_grace() -> None:
@@ -389,7 +389,7 @@ def test_a_close_waits_for_the_training_of_a_drained_shell() -> None:
     driven = draining(nproc=1)
     driven.do(ended(0, 143, "SIGTERM"))
     assert driven.do(close()) == []
-    assert driven.phase is Phase.CLOSING
+    assert driven.phase is LauncherPhase.CLOSING
 
 
 def test_a_close_after_a_drains_kill_waits_for_no_save() -> None:
@@ -451,7 +451,7 @@ def test_sigterm_waits_for_the_training_of_a_drained_shell() -> None:
     driven = draining(nproc=1)
     driven.do(ended(0, 143, "SIGTERM"))
     assert driven.do(SIGTERM) == [terminating()]
-    assert driven.phase is Phase.SAVING
+    assert driven.phase is LauncherPhase.SAVING
 
 
 def test_sigterm_after_a_drains_kill_waits_for_no_save() -> None:
@@ -476,7 +476,7 @@ def test_a_drain_while_the_pod_ends_sends_no_second_signal_and_is_answered_befor
 def test_sigterm_while_a_closed_job_saves_is_reported_and_the_closes_code_remains() -> None:
     driven = closing()
     assert driven.do(SIGTERM) == [terminating()]
-    assert driven.phase is Phase.CLOSING
+    assert driven.phase is LauncherPhase.CLOSING
     assert driven.do(e.Connected())[1:] == [terminating(28.0)]
     assert exits(driven.do(*gone(0, 1, code=1))) == [CLOSED]
 
@@ -514,7 +514,7 @@ def replacing() -> Driven:
     driven = running(worker_grace_period_s=10.0)
     driven.do(ended(1, 3), e.GroupEmptied(1))
     assert driven.do(start(1)) == handled(0)
-    assert driven.phase is Phase.REPLACING
+    assert driven.phase is LauncherPhase.REPLACING
     return driven
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.unit.launcher.driven import Driven, start
 from understudy_launcher import events as e
-from understudy_launcher.phases import Phase
+from understudy_launcher.phases import LauncherPhase
 from understudy_protocol import launcher as m
 
 HOURS_S = 7200.0
@@ -51,7 +51,7 @@ def test_a_zygote_that_ends_is_started_again_and_the_command_is_not() -> None:
 
 def test_a_command_that_fails_before_its_call_ends_the_launcher_with_the_reason() -> None:
     driven = calling()
-    effects = driven.do(e.CommandFailed(64, "no call of torchrun"))
+    effects = driven.do(e.ContainerCommandFailed(64, "no call of torchrun"))
     assert effects == [e.Exit(64, "no call of torchrun")]
 
 
@@ -59,14 +59,14 @@ def test_the_end_of_torchrun_ends_the_workers_which_may_save() -> None:
     driven = calling()
     driven.do(e.TorchrunCalled(may_fork=False), start())
     effects = driven.do(e.TorchrunEnded())
-    assert driven.phase is Phase.SAVING
+    assert driven.phase is LauncherPhase.SAVING
     assert e.Report(m.Terminating(30.0)) in effects
 
 
 def test_the_end_of_torchrun_after_the_job_changes_nothing() -> None:
     driven = calling()
     driven.do(e.TorchrunCalled(may_fork=False), start(), m.ExitLauncher(0, "Succeeded"))
-    assert driven.phase is Phase.LEAVING
+    assert driven.phase is LauncherPhase.LEAVING
     assert driven.do(e.TorchrunEnded()) == []
 
 

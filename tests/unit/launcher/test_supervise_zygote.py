@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.launcher.driven import PORT, Driven, ended, kills, start
 from understudy_launcher import events as e
-from understudy_launcher.phases import Phase
+from understudy_launcher.phases import LauncherPhase
 from understudy_protocol import launcher as m
 
 GIVE_UP = 3
@@ -40,9 +40,9 @@ def spawned(effects: list[e.Effect]) -> list[bool]:
 def test_a_round_waits_for_the_imports_and_is_forked_then() -> None:
     driven = loading()
     assert driven.do(start()) == []
-    assert driven.phase is Phase.STARTING
+    assert driven.phase is LauncherPhase.STARTING
     assert spawned(driven.do(READY)) == [True]
-    assert driven.supervisor.phase is Phase.RUNNING
+    assert driven.supervisor.phase is LauncherPhase.RUNNING
 
 
 def test_a_newer_round_replaces_the_waiting_one() -> None:
@@ -81,7 +81,7 @@ def test_sigterm_while_the_round_waits_ends_the_launcher() -> None:
 def test_stop_workers_while_the_round_waits_ends_the_wait() -> None:
     driven = loading()
     driven.do(start(), m.StopWorkers("another has its ranks"))
-    assert driven.phase is Phase.IDLE
+    assert driven.phase is LauncherPhase.IDLE
     assert spawned(driven.do(READY)) == []
 
 
@@ -127,7 +127,7 @@ def test_workers_outlive_a_second_zygote_without_workers_and_the_first_one_creat
     driven.do(e.StoreReady(NEXT_STORE))
     effects = driven.do(e.SecondZygoteLost("it has ended"))
     assert effects == [e.MakeStore((NEXT_STORE,)), e.Report(m.NextPort(PORT, 0))]
-    assert driven.phase is Phase.RUNNING
+    assert driven.phase is LauncherPhase.RUNNING
 
 
 # Why workers are not forked -------------------------------------------------------------------------------------------

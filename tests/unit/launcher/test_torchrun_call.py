@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from understudy_launcher.torchrun_call import (
-    Output,
     Stream,
+    WorkerOutput,
     command_of,
     job_environment,
     output_of,
@@ -45,12 +45,12 @@ def test_each_worker_has_its_local_rank_in_the_arguments_as_with_torchruns_macro
 
 def test_files_are_in_the_folder_of_the_rounds_number() -> None:
     call = replace(CALL, files=(files(0, f"{RUN}/0/stdout.log", tees=True), files(1, stderr="/dev/null")))
-    assert output_of(call, 12, 0, 8) == Output(
+    assert output_of(call, 12, 0, 8) == WorkerOutput(
         Stream("/logs/run7_x/attempt_12/0/stdout.log", tees=True, prefix="[default0]:"),
         Stream(),
         "/logs/run7_x/attempt_12/0/error.json",
     )
-    assert output_of(call, 0, 1, 9) == Output(Stream(), Stream("/dev/null"), f"{RUN}/1/error.json")
+    assert output_of(call, 0, 1, 9) == WorkerOutput(Stream(), Stream("/dev/null"), f"{RUN}/1/error.json")
     assert (tees(call), tees(CALL)) == (True, False)
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.launcher.driven import Driven, ended, kills, start
 from tests.unit.launcher.fake_sidecar import Launched, alive, round_, wait_for
 from understudy_launcher import events as e
-from understudy_launcher.phases import Phase
+from understudy_launcher.phases import LauncherPhase
 from understudy_protocol import launcher as m
 from understudy_protocol import pod
 from understudy_protocol.enums import WorkersState
@@ -60,7 +60,7 @@ def test_a_round_kills_the_warm_up_and_starts_when_none_of_its_processes_is_left
     driven = warming()
     assert driven.do(start()) == kills(WARMUP)
     driven.do(ended(WARMUP, 137, "SIGKILL"))
-    assert driven.phase is Phase.STARTING
+    assert driven.phase is LauncherPhase.STARTING
     effects = driven.do(e.GroupEmptied(WARMUP))
     assert any(isinstance(effect, e.Spawn) for effect in effects)
     assert any("the warm-up was stopped after 0.0 s" in line for line in driven.log)

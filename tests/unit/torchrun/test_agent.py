@@ -12,7 +12,7 @@ from understudy_launcher.phases import OnSigterm
 from understudy_protocol import launcher as m
 from understudy_protocol.enums import NO_ROUND, Drill, Verdict, WorkersState
 from understudy_torchrun import calls as c
-from understudy_torchrun.agent import Agent, State
+from understudy_torchrun.agent import Agent, AgentState
 
 DOUBT_S = 2.0
 PATIENCE_S = 2.0
@@ -43,7 +43,7 @@ class Driven:
     def __init__(self, **options: Any) -> None:
         self.now = 100.0
         self.agent = Agent(1, 2, 30.0, **options)
-        assert self.do(e.Started()) == [e.ReservePort(), e.MakeStore()]
+        assert self.do(e.LauncherStarted()) == [e.ReservePort(), e.MakeStore()]
         assert self.do(e.PortReserved(PORT), e.StoreReady(STORE)) == [
             e.Report(m.NextPort(PORT)),
             e.Report(m.NextPort(PORT, STORE)),
@@ -81,7 +81,7 @@ class Driven:
 def running(number: int = 0, **options: Any) -> Driven:
     driven = Driven(**options)
     driven.wants_round()
-    assert c.Begin(start(number)) in driven.do(start(number))
+    assert c.BeginRound(start(number)) in driven.do(start(number))
     assert reports(driven.do(c.WorkersSeen([0, 1]))) == [m.WorkersStarted(token(number))]
     assert driven.looks_around() == [GO_ON]
     return driven
@@ -103,7 +103,7 @@ def test_a_round_begins_when_the_agent_waits_for_it() -> None:
     assert driven.wants_round() == []
     assert driven.hello() == m.LauncherHello(1, NO_ROUND, None, WorkersState.IDLE, PORT, False, STORE)
     effects = driven.do(start(0))
-    assert answers(effects) == [c.Begin(start(0))]
+    assert answers(effects) == [c.BeginRound(start(0))]
     assert reports(effects) == [], "torchrun has started no worker yet"
 
 
@@ -185,13 +185,13 @@ def test_a_round_that_ends_before_its_workers_are_seen_is_not_reported_as_starte
 def test_a_round_that_is_ordered_first_waits_for_the_agent() -> None:
     driven = Driven()
     assert answers(driven.do(start(0))) == []
-    assert answers(driven.wants_round()) == [c.Begin(start(0))]
+    assert answers(driven.wants_round()) == [c.BeginRound(start(0))]
 
 
 def test_a_newer_round_replaces_one_that_the_agent_has_not_begun() -> None:
     driven = Driven()
     driven.do(start(0), start(1))
-    assert answers(driven.wants_round()) == [c.Begin(start(1))]
+    assert answers(driven.wants_round()) == [c.BeginRound(start(1))]
 
 
 def test_rank_0_s_store_is_replaced_by_another_and_stays_while_its_round_runs() -> None:
@@ -207,7 +207,7 @@ def test_without_a_store_the_reserved_port_is_released_for_rank_0() -> None:
     driven = Driven()
     driven.wants_round()
     effects = driven.do(start(0, rank_offset=0))
-    assert effects.index(e.ReleasePort()) < effects.index(c.Begin(start(0, rank_offset=0)))
+    assert effects.index(e.ReleasePort()) < effects.index(c.BeginRound(start(0, rank_offset=0)))
 
 
 def test_while_workers_run_the_agent_continues_and_steps_are_reported() -> None:
@@ -228,7 +228,7 @@ def test_a_step_that_is_read_late_does_not_count_for_the_next_round() -> None:
     # when a step of the old round is read only now
     # then it does not count as the newer round's first step, which would end the recovery
     assert driven.do(e.StepsRead(0, 7, 100, 1, 1000.0, driven.now)) == []
-    assert c.Begin(start(1)) in driven.wants_round()
+    assert c.BeginRound(start(1)) in driven.wants_round()
     assert m.Stepped(token(1), 8, 100, 0.0, 1000.0) in reports(driven.do(e.StepsRead(0, 8, 100, 1, 1000.0, driven.now)))
 
 
@@ -240,7 +240,7 @@ def test_a_newer_round_interrupts_the_agent_which_then_begins_it() -> None:
     effects = driven.do(died(1))
     assert answers(effects) == [INTERRUPT]
     assert reports(effects) == [], "no failure, and no start before the agent starts the workers"
-    assert answers(driven.wants_round()) == [c.Begin(start(1))]
+    assert answers(driven.wants_round()) == [c.BeginRound(start(1))]
     assert reports(driven.do(c.WorkersSeen([0, 1]))) == [m.WorkersStarted(token(1))]
 
 
@@ -248,7 +248,7 @@ def test_an_agent_that_does_not_poll_delays_signals_only_for_a_time() -> None:
     driven = running()
     driven.do(start(1))
     assert driven.later(PATIENCE_S) == [KILL]
-    assert answers(driven.wants_round()) == [c.Begin(start(1))], "the agent has noticed their ends"
+    assert answers(driven.wants_round()) == [c.BeginRound(start(1))], "the agent has noticed their ends"
 
 
 def test_workers_that_are_not_watched_are_ended_by_the_agent() -> None:
@@ -284,7 +284,7 @@ def test_the_next_round_does_not_wait_until_the_agent_has_ended_the_neighbors() 
     driven = running()
     driven.do(died(1))
     assert driven.do(start(1)) == [KILL], "the agent may wait 30 s for a worker that ignores SIGTERM"
-    assert answers(driven.wants_round()) == [c.Begin(start(1))]
+    assert answers(driven.wants_round()) == [c.BeginRound(start(1))]
 
 
 def test_an_agent_that_calls_without_an_order_has_a_failed_worker() -> None:
@@ -292,7 +292,7 @@ def test_an_agent_that_calls_without_an_order_has_a_failed_worker() -> None:
     (report,) = reports(driven.wants_round())
     reason = "a worker failed; see the error that torchrun logged"
     assert report == m.WorkerExited(token(0), 0, None, None, reason, 1000.0)
-    assert answers(driven.do(start(1))) == [c.Begin(start(1))]
+    assert answers(driven.do(start(1))) == [c.BeginRound(start(1))]
 
 
 def test_the_error_file_of_a_worker_that_was_reaped_too_soon_is_reported_at_the_next_call() -> None:
@@ -309,7 +309,7 @@ def test_a_worker_reaped_too_soon_has_failed_if_the_agent_does_not_call() -> Non
     (report,) = reports(driven.later(DOUBT_S))
     assert (report.local_rank, report.message) == (1, "RuntimeError: from its error file")
     assert driven.do(start(1)) == [KILL]
-    assert answers(driven.wants_round()) == [c.Begin(start(1))]
+    assert answers(driven.wants_round()) == [c.BeginRound(start(1))]
 
 
 @pytest.mark.parametrize("neighbor", [died(0, "SIGTERM"), exited(0, 1)], ids=["by torchrun", "lost its peer"])
@@ -397,7 +397,7 @@ def test_drained_workers_get_sigterm_and_their_time_before_the_agent_is_interrup
     driven.do(m.DrainWorkers(token(0), 20.0))
     assert driven.looks_around() == [TERM]
     driven.do(exited(0))
-    assert driven.agent.state is State.POLL
+    assert driven.agent.state is AgentState.POLL
     effects = driven.do(exited(1))
     assert reports(effects) == [m.WorkersDrained(token(0))], "and not finished, though they exited 0"
     assert answers(effects) == [INTERRUPT]
@@ -529,4 +529,4 @@ def test_an_agent_that_a_signal_has_taken_out_of_its_call_is_away() -> None:
     driven.do(m.DrainWorkers(token(0), 20.0))
     driven.looks_around()
     driven.do(c.HandlerClosed())
-    assert driven.agent.state is State.AWAY
+    assert driven.agent.state is AgentState.AWAY

@@ -19,7 +19,7 @@ from understudy_launcher.events import StoreFailed
 from understudy_protocol import pod
 from understudy_protocol.enums import RoundToken
 from understudy_protocol.launcher import ExitLauncher, StartWorkers, Stepped, WorkerExited
-from understudy_torchrun.session import Session
+from understudy_torchrun.session import TorchrunSession
 
 
 class NoStores:
@@ -29,8 +29,8 @@ class NoStores:
         return StoreFailed("none in this test")
 
 
-def session(folder: Path) -> Session:
-    return Session(read_settings([], {pod.ENV_SHARED_FOLDER: str(folder)}), NoStores())
+def session(folder: Path) -> TorchrunSession:
+    return TorchrunSession(read_settings([], {pod.ENV_SHARED_FOLDER: str(folder)}), NoStores())
 
 
 def threads() -> list[str]:

@@ -15,7 +15,7 @@ import understudy_zygote
 from tests.unit.launcher.fake_sidecar import LIMIT_S, wait_for
 from understudy_launcher import events as e
 from understudy_launcher.command import python_program
-from understudy_launcher.zygote import ForkRequest, WorkerStatus, Zygote, ZygoteMessage
+from understudy_launcher.zygote import ForkRequest, ForkServerHandle, WorkerStatus, ZygoteMessage
 
 MODULE = str(Path(understudy_zygote.__file__).parent / "__main__.py")
 
@@ -51,7 +51,7 @@ class Forking:
         self._told: list[ZygoteMessage] = []
         self._files = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115 - closed in end()
         self.watched: list[int] = []
-        self.zygote = Zygote(program, command, MODULE, self.watched.append, self.watched.remove)
+        self.zygote = ForkServerHandle(program, command, MODULE, self.watched.append, self.watched.remove)
         with _as_stdio(self._files):
             self._told += self.zygote.start({**os.environ, **(env or {})}, preload)
         self.start = self.hear(e.ZygoteReady, e.ZygoteLost)
