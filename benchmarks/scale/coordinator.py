@@ -34,7 +34,7 @@ from understudy_sidecar.caller_links import CallerLinks
 from understudy_sidecar.membership.core import Core, CoreEvent
 from understudy_sidecar.membership.events import Broadcast, Hangup, Send, Tick, WatchMachines
 from understudy_sidecar.membership.member_state import Identity
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 from understudy_sidecar.server import Server, ServerLink, SidecarIdentity
 
 EPOCH_S = 1_800_000_000.0
@@ -279,7 +279,7 @@ async def failover(run: Run) -> None:
 
     def continues() -> bool:
         coordinator = run.core.coordinator
-        if coordinator is not None and coordinator.phase is Phase.WAITING:
+        if coordinator is not None and coordinator.phase is RoundPhase.WAITING:
             missing = run.size - len(coordinator.state.roster.members)
             raise Unfinished(f"the new coordinator has not waited for {missing:,} members", run.now() - began)
         return coordinator is not None and run.progress.welcomed >= run.size

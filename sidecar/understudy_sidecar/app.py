@@ -19,7 +19,7 @@ from understudy_sidecar.clock import Alarm, now
 from understudy_sidecar.copy_commands import Setup
 from understudy_sidecar.copy_link import CopyLink
 from understudy_sidecar.launcher_link import LauncherLink
-from understudy_sidecar.membership.core import Core, CoreEvent, StoreFailed
+from understudy_sidecar.membership.core import Core, CoreEvent, HardStateNotStored
 from understudy_sidecar.membership.events import (
     SERVICE,
     Broadcast,
@@ -198,7 +198,7 @@ class Sidecar:
                 else:
                     self._do(effect)
         except records.CannotStore as error:  # the effects that follow rely on it
-            self._handle(StoreFailed(str(error)))
+            self._handle(HardStateNotStored(str(error)))
             return
         self._caller_links.flush()
         if self._core.coordinator is not None:

@@ -30,7 +30,7 @@ class Files:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RoundCopyPlan:
     """Answered by Planned. group_rank: of this pod; NO_RANKS if it has none."""
 
     token: RoundToken
@@ -99,7 +99,7 @@ class Overwrites:
 
 @dataclass(frozen=True)
 class Fetched:
-    """Not sent if another Fetch or a newer Plan has ended this one. overwritten: as in Planned."""
+    """Not sent if another Fetch or a newer RoundCopyPlan has ended this one. overwritten: as in Planned."""
 
     token: RoundToken
     saved: SavedStep
@@ -113,7 +113,7 @@ class Flushed:
 
 
 @dataclass(frozen=True)
-class Counts:
+class CopyCounts:
     """Of this process, since its start. skipped: snapshots that were replaced before a copy of them could begin."""
 
     copied: int
@@ -129,5 +129,5 @@ class LogLine:
     text: str
 
 
-TO_PROCESS = (Setup, Files, Plan, Fetch, Flush, Receive, Serve)
-TO_SIDECAR = (Ready, Planned, Overwrites, Fetched, Flushed, Counts, LogLine)
+TO_PROCESS = (Setup, Files, RoundCopyPlan, Fetch, Flush, Receive, Serve)
+TO_SIDECAR = (Ready, Planned, Overwrites, Fetched, Flushed, CopyCounts, LogLine)

@@ -24,7 +24,7 @@ from understudy_sidecar.peer_calls import CallFailed, call
 Read = Callable[[memoryview], None]
 
 
-class Ended(Exception):
+class FetchEnded(Exception):
     """A fetch was ended."""
 
 
@@ -52,7 +52,7 @@ class Fetching:
             self._is_ended = True
 
     def fetch(self) -> str:
-        """Return why no holder has a whole copy; "": it is in this pod's memory. Raises Ended."""
+        """Return why no holder has a whole copy; "": it is in this pod's memory. Raises FetchEnded."""
         errors = []
         for holder in self._order.holders:
             try:
@@ -110,7 +110,7 @@ class Fetching:
     def _writing(self) -> Iterator[None]:
         with self._writes:
             if self._is_ended:
-                raise Ended
+                raise FetchEnded
             yield
 
 

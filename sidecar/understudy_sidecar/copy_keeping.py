@@ -44,7 +44,7 @@ class Keeper:
             self._close_all()
             self._files, self._rules = files, KeptCopies(files.sets, self._nproc)
 
-    def plan(self, plan: c.Plan) -> tuple[KeptSteps, ...]:
+    def plan(self, plan: c.RoundCopyPlan) -> tuple[KeptSteps, ...]:
         """From now on no copy of an older round is stored. Return all that are kept."""
         with self._lock:
             if plan.token != self._rules.token:

@@ -59,7 +59,7 @@ class CopyLink:
 
     def __init__(self, setup: c.Setup, handle: Callable[[CopyEvent], None]) -> None:
         self._setup, self._handle = setup, handle
-        self._plan = c.Plan(NO_ROUND, c.NO_RANKS, CopyPlan(0))
+        self._plan = c.RoundCopyPlan(NO_ROUND, c.NO_RANKS, CopyPlan(0))
         self._plan_until: asyncio.TimerHandle | None = None  # while the process has not answered it
         self._fetching: FetchCopy | None = None  # not answered yet
         self._flushing: RoundToken | None = None  # not answered yet
@@ -68,7 +68,7 @@ class CopyLink:
         self._keeping: asyncio.Task[None] | None = None
         self._listener: socket.socket | None = None
         self._passing: socket.socket | None = None  # the newest connection to it, while it has passed nothing
-        self._before = self._counts = c.Counts(0, 0, 0, 0)  # of ended processes, and of the one that runs
+        self._before = self._counts = c.CopyCounts(0, 0, 0, 0)  # of ended processes, and of the one that runs
 
     async def start(self, path: Path) -> None:
         self._listener = shared_socket.bound(path)
@@ -90,7 +90,7 @@ class CopyLink:
     def do(self, effect: PlanCopies | FetchCopy | FlushCopies) -> None:
         match effect:
             case PlanCopies(token, group_rank, plan):
-                self._plan = c.Plan(token, c.NO_RANKS if group_rank is None else group_rank, plan)
+                self._plan = c.RoundCopyPlan(token, c.NO_RANKS if group_rank is None else group_rank, plan)
                 self._on_planned()
                 if self._fetching is not None and self._fetching.token < token:
                     self._fetching = None
@@ -146,9 +146,9 @@ class CopyLink:
     # Metrics --------------------------------------------------------------------------------------------------------
 
     @property
-    def counts(self) -> c.Counts:
+    def counts(self) -> c.CopyCounts:
         before, now = self._before, self._counts
-        return c.Counts(
+        return c.CopyCounts(
             before.copied + now.copied,
             before.skipped + now.skipped,
             before.failed + now.failed,
@@ -191,7 +191,7 @@ class CopyLink:
             finally:
                 loop.remove_reader(ours)
                 self._process = None
-                self._before, self._counts = self.counts, c.Counts(0, 0, 0, 0)
+                self._before, self._counts = self.counts, c.CopyCounts(0, 0, 0, 0)
                 self._answer_plan(None)
                 if process.returncode is None:
                     process.kill()
@@ -224,7 +224,7 @@ class CopyLink:
                     self._handle(CopyFetched(token, saved, error, overwritten))
                 case c.Flushed(token) if token == self._flushing:
                     self._end_flush()
-                case c.Counts():
+                case c.CopyCounts():
                     self._counts = replace(message)
                 case c.LogLine(text):
                     log.info("%s", text)

@@ -20,10 +20,10 @@ from array import array
 from understudy_protocol import wire
 from understudy_protocol.snapshots import SavedStep
 from understudy_sidecar import copy_commands as c
-from understudy_sidecar.copy_fetching import Ended, Fetching
+from understudy_sidecar.copy_fetching import FetchEnded, Fetching
 from understudy_sidecar.copy_files import CopyFiles, UnsuitableFiles
 from understudy_sidecar.copy_keeping import Keeper
-from understudy_sidecar.copy_sending import Sender
+from understudy_sidecar.copy_sending import CopySender
 from understudy_sidecar.membership.kept_copies import fetched_steps
 from understudy_sidecar.tcp import watch_peer
 
@@ -41,10 +41,10 @@ class CopyProcess:
         self._key = bytes.fromhex(setup.key)
         self._lock = threading.Lock()  # for the control socket's writes
         self._files: CopyFiles | None = None
-        self._plan: c.Plan | None = None
+        self._plan: c.RoundCopyPlan | None = None
         self._keeper = Keeper(self._key, setup.nproc, self.log)
-        self._sender = Sender(self._key, setup, self.log, lambda token: self._send(c.Flushed(token)))
-        self._counts = c.Counts(0, 0, 0, 0)
+        self._sender = CopySender(self._key, setup, self.log, lambda token: self._send(c.Flushed(token)))
+        self._counts = c.CopyCounts(0, 0, 0, 0)
         self._fetching: Fetching | None = None  # the newest fetch
         self._overwritten: list[SavedStep] = []
 
@@ -63,7 +63,7 @@ class CopyProcess:
         match message:
             case c.Files(own, kept) if len(fds) == own + kept:
                 self._take_files(fds[:own], fds[own:])
-            case c.Plan():
+            case c.RoundCopyPlan():
                 self._on_plan(message)
             case c.Fetch():
                 self._on_fetch(message)
@@ -92,7 +92,7 @@ class CopyProcess:
         if self._plan is not None:
             self._keeper.plan(self._plan)
 
-    def _on_plan(self, plan: c.Plan) -> None:
+    def _on_plan(self, plan: c.RoundCopyPlan) -> None:
         if self._plan is not None and plan.token > self._plan.token:
             self._end_fetch()
         self._plan = plan
@@ -121,7 +121,7 @@ class CopyProcess:
         self._send(c.Overwrites(saved))
 
     def _fetch(self, fetching: Fetching, order: c.Fetch) -> None:
-        with contextlib.suppress(Ended):
+        with contextlib.suppress(FetchEnded):
             error = fetching.fetch()
             if not error:
                 self._overwritten = [x for x in self._overwritten if x != order.saved]

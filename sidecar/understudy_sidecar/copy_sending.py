@@ -28,7 +28,7 @@ POLL_S = 0.02
 RETRY_S = 1.0
 
 
-class Sender:
+class CopySender:
     """`run` is the thread; the other methods are called by others."""
 
     def __init__(
@@ -37,7 +37,7 @@ class Sender:
         self._key, self._setup, self._log, self._on_flushed = key, setup, log, on_flushed
         self._changed = threading.Condition()
         self._files: CopyFiles | None = None
-        self._plan: c.Plan | None = None
+        self._plan: c.RoundCopyPlan | None = None
         self._holders: tuple[RoundToken, tuple[CopyHolder, ...]] = (NO_ROUND, ())  # that the copies in _sent went to
         self._sent: dict[int, tuple[SavedStep, ...]] = {}  # by local rank: the newest ones, oldest first
         self._serials: dict[int, int] = {}  # of the newest snapshot of the round that was sent, by local rank
@@ -52,7 +52,7 @@ class Sender:
             self._files = files
             self._changed.notify()
 
-    def plan(self, plan: c.Plan) -> None:
+    def plan(self, plan: c.RoundCopyPlan) -> None:
         with self._changed:
             self._plan = plan
             self._changed.notify()
@@ -62,8 +62,8 @@ class Sender:
             self._flushing = token
             self._changed.notify()
 
-    def counts(self) -> c.Counts:
-        return c.Counts(self._copied, self._skipped, self._failed, self._bytes)
+    def counts(self) -> c.CopyCounts:
+        return c.CopyCounts(self._copied, self._skipped, self._failed, self._bytes)
 
     def run(self) -> None:
         while True:
@@ -92,7 +92,7 @@ class Sender:
     def _may_send(self) -> bool:
         return self._files is not None and self._plan is not None and bool(self._plan.plan.holders)
 
-    def _send_newest(self, files: CopyFiles, plan: c.Plan, *, is_flush: bool) -> None:
+    def _send_newest(self, files: CopyFiles, plan: c.RoundCopyPlan, *, is_flush: bool) -> None:
         """Until there is nothing new."""
         self._begin(plan)
         while self._plan is plan and self._files is files:
@@ -108,7 +108,7 @@ class Sender:
             finally:
                 files.mark_copied(local_rank, None)
 
-    def _begin(self, plan: c.Plan) -> None:
+    def _begin(self, plan: c.RoundCopyPlan) -> None:
         holders = (plan.token, plan.plan.holders)
         if holders != self._holders:
             self._sent.clear()
@@ -117,7 +117,7 @@ class Sender:
         self._holders = holders
 
     def _unsent(
-        self, files: CopyFiles, plan: c.Plan, local_rank: int, *, is_flush: bool
+        self, files: CopyFiles, plan: c.RoundCopyPlan, local_rank: int, *, is_flush: bool
     ) -> tuple[int, int, bytes] | None:
         """The slot of the newest snapshot of this round, unless it was sent, and its header. In a flush also the slot
         of the other one.
@@ -137,7 +137,11 @@ class Sender:
     # One copy -------------------------------------------------------------------------------------------------------
 
     def _send(
-        self, files: CopyFiles, plan: c.Plan, streams: list[tuple[str, socket.socket]], found: tuple[int, int, bytes]
+        self,
+        files: CopyFiles,
+        plan: c.RoundCopyPlan,
+        streams: list[tuple[str, socket.socket]],
+        found: tuple[int, int, bytes],
     ) -> None:
         local_rank, slot, data = found
         header = read_header(data)
@@ -180,7 +184,7 @@ class Sender:
 
     # The holders ----------------------------------------------------------------------------------------------------
 
-    def _open_streams(self, plan: c.Plan) -> list[tuple[str, socket.socket]]:
+    def _open_streams(self, plan: c.RoundCopyPlan) -> list[tuple[str, socket.socket]]:
         wanted = {holder.pod_uid: holder for holder in plan.plan.holders}
         self._close([uid for uid in self._streams if uid not in wanted or self._stream_plans.get(uid) != plan.token])
         for uid, holder in wanted.items():
@@ -188,7 +192,7 @@ class Sender:
                 self._call(plan, holder)
         return list(self._streams.items())
 
-    def _call(self, plan: c.Plan, holder: CopyHolder) -> None:
+    def _call(self, plan: c.RoundCopyPlan, holder: CopyHolder) -> None:
         message = SendCopies(plan.token, plan.group_rank)
         try:
             stream = call(holder.ip, self._key, self._setup.job_uid, self._setup.pod_uid, message)

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from understudy_protocol.enums import NO_ROUND, Fault
-from understudy_sidecar.copy_commands import Counts
+from understudy_sidecar.copy_commands import CopyCounts
 from understudy_sidecar.membership.coordinator import Coordinator
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 RENDEZVOUS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
@@ -101,7 +101,7 @@ class CoordinatorMetrics:
         if coordinator is not self._coordinator:
             self._begin(coordinator)
         state = coordinator.state
-        if state.round.phase in (Phase.REBUILDING, Phase.WAITING):
+        if state.round.phase in (RoundPhase.REBUILDING, RoundPhase.WAITING):
             self._ended_at = now if self._ended_at is None else self._ended_at
             return
         if coordinator.token != self._newest:
@@ -111,7 +111,7 @@ class CoordinatorMetrics:
                 self._ended_at = now if self._ended_at is None else self._ended_at  # it broke and recovered at once
             else:
                 self._ended_at = None  # a previous coordinator's round, which trains on
-        if state.round.phase is Phase.RUNNING and self._ended_at is not None and not state.roster.unacked:
+        if state.round.phase is RoundPhase.RUNNING and self._ended_at is not None and not state.roster.unacked:
             self._observe_rendezvous(now - self._ended_at)
             self._ended_at = None
 
@@ -160,7 +160,7 @@ class CoordinatorMetrics:
         yield f"{RENDEZVOUS.name}_count {below}"
 
 
-def text_of(counts: Counts) -> bytes:
+def text_of(counts: CopyCounts) -> bytes:
     """The metrics of a pod that has copies of its snapshots."""
     by_result = {"Copied": counts.copied, "Skipped": counts.skipped, "Failed": counts.failed}
     lines = [*_counted(COPIES, tuple(by_result), by_result), *_plain(COPIED_BYTES, counts.copied_bytes)]

@@ -17,7 +17,7 @@ from tests.simulation.world import Rule, Violation
 from understudy_protocol.enums import NO_CONFIG, ConfigVersion, Term
 from understudy_protocol.hard_state import HardState
 from understudy_sidecar.membership.coordinator import Coordinator
-from understudy_sidecar.membership.member_state import State
+from understudy_sidecar.membership.member_state import MembershipState
 from understudy_sidecar.membership.voter_config import Tally, VoterConfig
 
 #: From when a majority can elect until it has elected. A turn through all standby coordinators takes at most 50 s.
@@ -166,4 +166,4 @@ def _can_vote(pod: Pod) -> bool:
         and pod.machine.is_responding
         and not pod.volume_full
     )
-    return runs and sidecar is not None and sidecar.member.state is State.DISCONNECTED
+    return runs and sidecar is not None and sidecar.member.state is MembershipState.DISCONNECTED

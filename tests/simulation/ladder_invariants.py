@@ -19,7 +19,7 @@ from understudy_protocol.recovery import CountedFault
 from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.recoveries import WORKER_FAULTS
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 
 
 @dataclass
@@ -107,4 +107,4 @@ class LadderInvariants:
 def _may_be_taken_back(state: CoordinatorState, fault: CountedFault) -> bool:
     """Its recovery is open and blames a worker, and not all actives are known to be in the round that ends it."""
     blames = any(entry.detected_at == fault.at and entry.fault in WORKER_FAULTS for entry in state.recovery_log.open)
-    return blames and (state.round.phase is Phase.WAITING or bool(state.roster.unacked))
+    return blames and (state.round.phase is RoundPhase.WAITING or bool(state.roster.unacked))

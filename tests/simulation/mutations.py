@@ -64,7 +64,7 @@ from understudy_sidecar.membership.recoveries import MAX_RECOVERIES, RecoveryLog
 from understudy_sidecar.membership.roster import MemberRecord as Record
 from understudy_sidecar.membership.roster import Roster
 from understudy_sidecar.membership.silence import SilenceWatch
-from understudy_sidecar.membership.stall import HangWatch
+from understudy_sidecar.membership.stall import HangDetection
 from understudy_sidecar.membership.voter import Voter
 from understudy_sidecar.membership.voter_config import Tally
 
@@ -455,7 +455,7 @@ MUTATIONS = (
     Mutation(
         "a missing first step is ignored",
         (Rule.A_FAULT_IS_FOLLOWED_BY_A_STEP,),
-        _patch(HangWatch, "expect_step", _nothing),
+        _patch(HangDetection, "expect_step", _nothing),
     ),
     Mutation(
         "the budget of restarts has no end",

@@ -18,9 +18,9 @@ from understudy_sidecar.membership.core import (
     CoreEffect,
     CoreEvent,
     FromObserver,
+    HardStateNotStored,
     ObserverDown,
     ObserverUp,
-    StoreFailed,
 )
 from understudy_sidecar.membership.member import Member
 from understudy_sidecar.membership.member_state import Identity
@@ -93,7 +93,7 @@ class SimulatedSidecar(Process):
                 return  # killed in the middle of its effects
             if isinstance(effect, e.RecordHardState) and self.pod.volume_full:
                 self.pod.store_failed = True
-                self.handle(StoreFailed("/understudy-state: No space left on device"))
+                self.handle(HardStateNotStored("/understudy-state: No space left on device"))
                 return
             self._do(effect)
         self._alarm.set()

@@ -49,7 +49,7 @@ from understudy_sidecar.membership.voter_config import Tally, VoterConfig
 RETRY_S = 0.1
 
 
-class State(Enum):
+class CandidateState(Enum):
     IDLE = "idle"
     COLLECTING = "collecting"
     CAMPAIGNING = "campaigning"
@@ -76,7 +76,7 @@ class CandidateMachine:
 
     def __init__(self, pod_uid: str, voter: Voter, member_info: MemberInfo) -> None:
         self.pod_uid, self.voter = pod_uid, voter
-        self.state = State.IDLE
+        self.state = CandidateState.IDLE
         self._member_info = member_info
         self._callers: dict[int, m.Join] = {}
         self._links: dict[str, int] = {}  # by pod uid: the caller's newest link
@@ -130,7 +130,7 @@ class CandidateMachine:
                 frozenset(leader_snapshot.voters),
                 frozenset(leader_snapshot.old_voters),
             )
-            if voter_config.version != self.voter_config.version and self.state is State.CAMPAIGNING:
+            if voter_config.version != self.voter_config.version and self.state is CandidateState.CAMPAIGNING:
                 self._stop_campaign()
             self._connected, self._votes = Tally(voter_config, self._connected), Tally(voter_config, self._votes)
 
@@ -143,9 +143,9 @@ class CandidateMachine:
         self._callers[link] = join
         self._links[join.pod_uid] = link
         self._connected.add(join.pod_uid)
-        if self.state is State.IDLE:
-            self.state = State.COLLECTING
-        elif self.state is State.CAMPAIGNING:
+        if self.state is CandidateState.IDLE:
+            self.state = CandidateState.COLLECTING
+        elif self.state is CandidateState.CAMPAIGNING:
             self._request_vote(link)
 
     def _may_campaign(self) -> bool:
@@ -154,7 +154,7 @@ class CandidateMachine:
 
     def _on_dropped(self, link: int) -> None:
         self._forget(link)
-        if not self._callers and self.state is State.COLLECTING:
+        if not self._callers and self.state is CandidateState.COLLECTING:
             self._close_pool()
 
     def _redirect_if_coordinator_known(self) -> None:
@@ -178,7 +178,7 @@ class CandidateMachine:
     def _campaign_if_possible(self) -> None:
         """Campaign if a majority is connected; the own member counts, wherever it is connected."""
         if (
-            self.state not in (State.IDLE, State.COLLECTING)
+            self.state not in (CandidateState.IDLE, CandidateState.COLLECTING)
             or not self._may_campaign()
             or self._member_info.coordinator is not None
         ):
@@ -201,7 +201,7 @@ class CandidateMachine:
         if term.epoch != self.voter_config.version.epoch:
             self._disconnect_callers(f"the voter configuration of epoch {term.epoch} is not known")
             return
-        self.state, self._campaign_term, self._votes = State.CAMPAIGNING, term, Tally(self.voter_config)
+        self.state, self._campaign_term, self._votes = CandidateState.CAMPAIGNING, term, Tally(self.voter_config)
         self._newest_refused_term = self._retry_at = None
         self._out.append(Log(f"is a candidate in term {term}: {len(self._callers)} members are connected"))
         for link in self._callers:
@@ -218,14 +218,14 @@ class CandidateMachine:
 
     def _on_vote_granted(self, uid: str) -> None:
         self._votes.add(uid)
-        if self.state is State.CAMPAIGNING and self._campaign_term is not None and self._votes.has_majority():
-            self.state = State.ELECTED
+        if self.state is CandidateState.CAMPAIGNING and self._campaign_term is not None and self._votes.has_majority():
+            self.state = CandidateState.ELECTED
             self._newest_refused_term = self._retry_at = None
             self._out.append(Log(f"elected as coordinator of term {self._campaign_term} by {len(self._votes)} members"))
             self._out.append(AssumeLeadership(self._campaign_term, self.voter.hard_state.leader_snapshot))
 
     def _on_vote_denied(self, denied: m.VoteDenied, now: float) -> None:
-        if self.state is not State.CAMPAIGNING or self._campaign_term is None:
+        if self.state is not CandidateState.CAMPAIGNING or self._campaign_term is None:
             return
         newer = denied.config_version > self.voter_config.version
         if newer or denied.term.epoch > self._campaign_term.epoch:
@@ -270,7 +270,7 @@ class CandidateMachine:
 
     def _stop_campaign(self) -> None:
         """Stop the campaign: its votes were requested under another voter configuration."""
-        self.state, self._votes = State.COLLECTING, Tally(self.voter_config)
+        self.state, self._votes = CandidateState.COLLECTING, Tally(self.voter_config)
         self._campaign_term = self._newest_refused_term = self._retry_at = None
 
     def _close_pool(self) -> None:
@@ -278,5 +278,5 @@ class CandidateMachine:
         self._links.clear()
         self._connected, self._votes = Tally(self.voter_config), Tally(self.voter_config)
         self._campaign_term = self._newest_refused_term = self._retry_at = None
-        if self.state is not State.ELECTED:
-            self.state = State.IDLE
+        if self.state is not CandidateState.ELECTED:
+            self.state = CandidateState.IDLE

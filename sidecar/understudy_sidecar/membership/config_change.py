@@ -12,7 +12,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.recovery import History
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.roster import MemberRecord
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 from understudy_sidecar.membership.voter_config import Tally, VoterConfig
 
 MAX_STANDBY_COORDINATORS = 5
@@ -26,7 +26,7 @@ def propose_config_change(state: CoordinatorState, now: float) -> None:
     """Propose a change if one is due. The coordinator proposes nothing before a round was formed."""
     if not state.config_changes.take_due(now):
         return
-    if state.round.phase is Phase.REBUILDING or state.ending.close is not None:
+    if state.round.phase is RoundPhase.REBUILDING or state.ending.close is not None:
         return
     if len(state.roster.unacked) > MANY_UNACKED:
         state.config_changes.postpone(now)
@@ -34,7 +34,7 @@ def propose_config_change(state: CoordinatorState, now: float) -> None:
     if state.voter_configs.pending is not None:
         _resend_pending(state, state.voter_configs.pending)
         return
-    if not state.voter_configs.committed.exists and state.round.phase is not Phase.RUNNING:
+    if not state.voter_configs.committed.exists and state.round.phase is not RoundPhase.RUNNING:
         return  # the first configuration has all actives of a round, so a partitioned minority cannot create one alone
     voters = state.roster.members
     if proposed := state.voter_configs.next_voters(voters):

@@ -75,13 +75,13 @@ from understudy_sidecar.membership.events import (
     WatchMachines,
 )
 from understudy_sidecar.membership.roster import MemberRecord
-from understudy_sidecar.membership.round_state import Phase, RoundState
+from understudy_sidecar.membership.round_state import RoundPhase, RoundState
 from understudy_sidecar.membership.snapshot import take_snapshot
 from understudy_sidecar.membership.voter_config import VoterConfig, VoterConfigs
 
 #: Messages that need no further checks, unless one of them completes a set.
 _WITHOUT_CONSEQUENCES = (m.Ack, m.Started, m.HeartbeatAck, m.ConfigChangeAck)
-_WAITS = (Phase.REBUILDING, Phase.WAITING)
+_WAITS = (RoundPhase.REBUILDING, RoundPhase.WAITING)
 #: If an event comes this much later than it was due, this process was paused, and members' silence proves nothing.
 LATE_S = 1.0
 
@@ -113,7 +113,7 @@ class Coordinator:
         round_ = RoundState(
             RoundToken(0, 0, appoint.at_least_round),
             shape.actives,
-            phase=Phase.WAITING if is_first else Phase.REBUILDING,
+            phase=RoundPhase.WAITING if is_first else RoundPhase.REBUILDING,
             is_first=is_first,
         )
         previous = PreviousTerm("", leader_snapshot, appoint, frozenset(appoint.running_pods))
@@ -132,7 +132,7 @@ class Coordinator:
             leader_snapshot.config_version, frozenset(leader_snapshot.voters), frozenset(leader_snapshot.old_voters)
         )
         token = RoundToken(0, 0, leader_snapshot.token.round)
-        round_ = RoundState(token, shape.actives, phase=Phase.REBUILDING, is_first=False)
+        round_ = RoundState(token, shape.actives, phase=RoundPhase.REBUILDING, is_first=False)
         previous = PreviousTerm(leader_snapshot.coordinator_uid, leader_snapshot)
         state = CoordinatorState(shape, pod_uid, ip, term, now, round_, VoterConfigs(term, committed), previous)
         round_.restore_step(leader_snapshot.stepped)
@@ -161,7 +161,7 @@ class Coordinator:
         return self.state.term
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> RoundPhase:
         return self.state.round.phase
 
     @property
@@ -235,13 +235,13 @@ class Coordinator:
 
     def _next_due(self) -> float:
         state = self.state
-        if state.round.phase is Phase.CLOSED:
+        if state.round.phase is RoundPhase.CLOSED:
             return state.ending.until
         times = [state.silence.deadline(state.roster, state.steps), leaving.deadline(state), hangs.deadline(state)]
         times += [state.config_changes.due, escalation.deadline(state)]
         times += (round_progress.deadline(state), restoring.deadline(state), copies.deadline(state))
         times += quorum.deadlines(state)
-        if state.round.phase is not Phase.RUNNING:
+        if state.round.phase is not RoundPhase.RUNNING:
             times += [at for at in self._round_check_times() if at > state.now]
             times.append(state.round_check.deadline())
         elif (expires := rounds.start_expires(state)) > state.now:
@@ -357,7 +357,7 @@ class Coordinator:
 
     def _on_time(self, now: float) -> None:
         state = self.state
-        if state.round.phase is Phase.CLOSED:
+        if state.round.phase is RoundPhase.CLOSED:
             self._complete_shutdown(now)
             return
         quorum.lose_not_reconnected(state, now)
@@ -372,7 +372,7 @@ class Coordinator:
         restoring.on_time(state, now)
         round_progress.on_time(state, now)
         self._check_round(now)
-        if self.phase is Phase.CLOSED:
+        if self.phase is RoundPhase.CLOSED:
             self._complete_shutdown(now)
             return
         quorum.step_down_if_not_followed(state, now)
@@ -388,18 +388,18 @@ class Coordinator:
             return
         check.on_check(len(state.roster.connected), now)
         quorum_is_clear = state.quorum.check is None and now >= state.quorum.reconnect_until
-        if state.round.phase is Phase.REBUILDING and quorum_is_clear:
+        if state.round.phase is RoundPhase.REBUILDING and quorum_is_clear:
             rebuilding.rebuild(state, now)
-        if state.round.phase is Phase.WAITING:
+        if state.round.phase is RoundPhase.WAITING:
             rounds.try_form(state, now)
 
     def _round_check_times(self) -> list[float]:
         """Times at which a round may be formed without another event."""
         state = self.state
         match state.round.phase:
-            case Phase.REBUILDING:
+            case RoundPhase.REBUILDING:
                 return [*rebuilding.check_times(state), state.quorum.reconnect_until]
-            case Phase.WAITING:
+            case RoundPhase.WAITING:
                 return rounds.check_times(state)
             case _:
                 return []

@@ -22,10 +22,10 @@ from understudy_sidecar.membership.node_facts import NodeFacts
 from understudy_sidecar.membership.pending import PendingDecisions
 from understudy_sidecar.membership.recoveries import RecoveryLog
 from understudy_sidecar.membership.roster import MemberRecord, Roster
-from understudy_sidecar.membership.round_state import Phase, RoundCheck, RoundState
+from understudy_sidecar.membership.round_state import RoundCheck, RoundPhase, RoundState
 from understudy_sidecar.membership.script_fault import ScriptFault
-from understudy_sidecar.membership.silence import SilenceWatch, Timeouts
-from understudy_sidecar.membership.stall import HangWatch, StepWatch
+from understudy_sidecar.membership.silence import SilenceTimeouts, SilenceWatch
+from understudy_sidecar.membership.stall import HangDetection, StepWatch
 from understudy_sidecar.membership.voter_config import ConfigChanges, Tally, VoterConfig, VoterConfigs
 
 
@@ -112,7 +112,7 @@ class Swap:
 
 
 @dataclass
-class Copies:
+class CopyPlacement:
     """Which members keep whose copies in the running round. Written by copies.py."""
 
     holders: dict[int, tuple[str, ...]] = field(default_factory=dict)  # uids by group rank
@@ -190,11 +190,11 @@ class CoordinatorState:
     backoff: Backoff = field(init=False)
     script_fault: ScriptFault = field(init=False)
     steps: StepWatch = field(default_factory=StepWatch)
-    silence: SilenceWatch = field(default_factory=lambda: SilenceWatch(Timeouts()))
-    hangs: HangWatch = field(default_factory=HangWatch)
+    silence: SilenceWatch = field(default_factory=lambda: SilenceWatch(SilenceTimeouts()))
+    hangs: HangDetection = field(default_factory=HangDetection)
     swaps: Swaps = field(default_factory=Swaps)
     restores: Restores = field(default_factory=Restores)
-    copies: Copies = field(default_factory=Copies)
+    copies: CopyPlacement = field(default_factory=CopyPlacement)
     draining: Draining | None = None  # written by leaving.py
     quorum: Quorum = field(default_factory=Quorum)
     config_changes: ConfigChanges = field(default_factory=ConfigChanges)
@@ -277,7 +277,7 @@ class CoordinatorState:
         self.hangs.expect_step(timeout_s, now)
 
     def is_current(self, member: MemberRecord, token: RoundToken) -> bool:
-        return self.round.phase is Phase.RUNNING and token == self.round.token and member.group_rank is not None
+        return self.round.phase is RoundPhase.RUNNING and token == self.round.token and member.group_rank is not None
 
     def hardware_finding(self, node: str) -> str:
         """Why no member on this node may get ranks; "" if its hardware has no finding."""

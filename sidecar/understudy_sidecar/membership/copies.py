@@ -14,7 +14,7 @@ from understudy_protocol.snapshots import CopyHolder, CopyOwner, CopyPlan
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.copy_placement import Site, place_copies
 from understudy_sidecar.membership.roster import MemberRecord
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 
 HOLDERS_JOIN_S = 5.0
 #: A pod reports the owners in its plan, and those whose copies it has: as many each as the job wants copies.
@@ -42,7 +42,7 @@ def adopt(state: CoordinatorState) -> None:
 
 def on_time(state: CoordinatorState) -> None:
     """Replace holders that were lost while the round runs."""
-    if not state.shape.snapshot_copies or state.round.phase is not Phase.RUNNING:
+    if not state.shape.snapshot_copies or state.round.phase is not RoundPhase.RUNNING:
         return
     place_at = state.copies.place_at
     if place_at is None and state.copies.removals != state.roster.removals:
@@ -54,12 +54,12 @@ def on_time(state: CoordinatorState) -> None:
 
 
 def deadline(state: CoordinatorState) -> float | None:
-    return state.copies.place_at if state.round.phase is Phase.RUNNING else None
+    return state.copies.place_at if state.round.phase is RoundPhase.RUNNING else None
 
 
 def on_rejoined(state: CoordinatorState, member: MemberRecord) -> None:
     """It may have missed a change."""
-    if state.shape.snapshot_copies and state.round.phase is Phase.RUNNING and state.copies.holders:
+    if state.shape.snapshot_copies and state.round.phase is RoundPhase.RUNNING and state.copies.holders:
         _send(state, [member.uid])
 
 

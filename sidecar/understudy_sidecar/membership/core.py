@@ -6,10 +6,10 @@ waiting_connections.py) and the simulation differ only in sockets, files and clo
 Rules: a sidecar has either a coordinator or a candidate, never both. The candidate gets the current knowledge of the
 pod's member. One term has one coordinator: the hard state has every term that this sidecar has voted in, followed or
 led, and its RecordHardState comes before every effect that relies on it. If the hard state cannot be stored, the caller
-drops the effects that follow it and reports StoreFailed: this sidecar then steps down, votes no more, and ends its pod,
-so that the operator replaces it. The sidecar's process ends once its member has finished or its pod is asked to end,
-but the coordinator of a closed job stays until its shutdown is complete. A term that has ended is left at once, even if
-messages of its coordinator are still to be written, so that the next appointment finds no coordinator.
+drops the effects that follow it and reports HardStateNotStored: this sidecar then steps down, votes no more, and ends
+its pod, so that the operator replaces it. The sidecar's process ends once its member has finished or its pod is asked
+to end, but the coordinator of a closed job stays until its shutdown is complete. A term that has ended is left at once,
+even if messages of its coordinator are still to be written, so that the next appointment finds no coordinator.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ class ObserverDown:
 
 
 @dataclass(frozen=True)
-class StoreFailed:
+class HardStateNotStored:
     """The hard state could not be stored; no effect after it was carried out."""
 
     reason: str
@@ -57,7 +57,14 @@ class FromObserver:
 
 
 CoreEvent = (
-    e.MemberEvent | e.Received | e.Dropped | e.Unreachable | ObserverUp | ObserverDown | FromObserver | StoreFailed
+    e.MemberEvent
+    | e.Received
+    | e.Dropped
+    | e.Unreachable
+    | ObserverUp
+    | ObserverDown
+    | FromObserver
+    | HardStateNotStored
 )
 CoreEffect = e.MemberEffect | e.Send | e.Broadcast | e.Hangup | e.WatchMachines
 
@@ -115,7 +122,7 @@ class Core:
     def handle(self, event: CoreEvent, now: float) -> list[CoreEffect]:
         self._now = now
         match event:
-            case StoreFailed(reason):
+            case HardStateNotStored(reason):
                 self._on_store_failed(reason)
             case e.Received(link, message):
                 self._on_received(link, message)

@@ -11,7 +11,7 @@ from understudy_protocol.enums import Drill, WorkersState
 from understudy_protocol.observer import DrillOrder
 from understudy_protocol.recovery import DrilledRound
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 
 
 def on_order(state: CoordinatorState, order: DrillOrder, now: float) -> None:
@@ -30,7 +30,7 @@ def on_order(state: CoordinatorState, order: DrillOrder, now: float) -> None:
 
 def _reason_against(state: CoordinatorState, order: DrillOrder, now: float) -> str:
     member = state.roster.members[order.pod_uid]
-    if state.round.phase is not Phase.RUNNING or order.token != state.round.token:
+    if state.round.phase is not RoundPhase.RUNNING or order.token != state.round.token:
         return f"round {order.token} does not run"
     is_at_work = member.group_rank is not None and member.link is not None and member.workers is WorkersState.RUNNING
     if not is_at_work or state.roster.starting or state.roster.leaving or state.draining is not None:

@@ -8,7 +8,7 @@ from understudy_protocol.enums import CloseReason
 from understudy_sidecar.membership import quorum
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.roster import MemberRecord
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 
 #: Long enough for a member that is frozen for a moment; a dead member delays the end no longer than this.
 CLOSE_ACK_S = 3.0
@@ -45,7 +45,7 @@ def on_majority(state: CoordinatorState, now: float) -> None:
 
 def have_all_succeeded(state: CoordinatorState) -> bool:
     """Whether all workers of all members have exited 0."""
-    return state.round.phase is Phase.RUNNING and state.roster.all_finished()
+    return state.round.phase is RoundPhase.RUNNING and state.roster.all_finished()
 
 
 def on_joined(state: CoordinatorState, member: MemberRecord) -> None:

@@ -23,7 +23,7 @@ from understudy_sidecar.membership.ladder import FaultCase, LadderDecision, Ladd
 from understudy_sidecar.membership.node_facts import MAX_FINDING_CHARS
 from understudy_sidecar.membership.pending import PendingFault, PendingStep
 from understudy_sidecar.membership.roster import MemberRecord
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 
 UNCERTAIN = "it is not known which pod failed first"
 _EVICTION_WOULD_BE_LOST = "without it the other pods cannot elect a coordinator that knows of the replacement"
@@ -98,7 +98,7 @@ def on_time(state: CoordinatorState, now: float) -> None:
     step = state.pending.step
     if step is None:
         return
-    if state.round.phase is not Phase.WAITING:
+    if state.round.phase is not RoundPhase.WAITING:
         state.pending.end_step()
     elif not state.has_majority():
         state.pending.postpone_step(now + state.silence.timeouts.answer_s)

@@ -12,7 +12,7 @@ from understudy_sidecar.membership import config_change, leaving
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.events import Hangup, Send
 from understudy_sidecar.membership.roster import MemberRecord
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 
 
 def evict(state: CoordinatorState, member: MemberRecord, reason: str, now: float) -> None:
@@ -46,7 +46,8 @@ def restore_history(state: CoordinatorState, history: History, now: float) -> No
     """Restore a previous coordinator's history from a member's Join."""
     if not state.fault_history.restore(history):
         return
-    if state.round.phase is Phase.REBUILDING or state.round.is_first:  # the operator may not know of the first round
+    # The operator may not know of the first round.
+    if state.round.phase is RoundPhase.REBUILDING or state.round.is_first:
         state.recovery_log.restore(history.open)
         state.recovery_log.restore_ended(history.ended)
         state.backoff.restore(history.failed_starts)

@@ -22,7 +22,7 @@ from understudy_protocol.enums import NO_ROUND, WorkersState
 from understudy_protocol.observer import Cause
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.roster import MemberRecord
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 
 #: Launchers check twice a second, and write the stacks of their workers before they report.
 GATHER_S = 3.0
@@ -61,13 +61,13 @@ def on_hung(state: CoordinatorState, member: MemberRecord, hung: m.Hung, now: fl
 
 
 def deadline(state: CoordinatorState) -> float | None:
-    return state.hangs.deadline if state.round.phase is Phase.RUNNING else None
+    return state.hangs.deadline if state.round.phase is RoundPhase.RUNNING else None
 
 
 def on_time(state: CoordinatorState, now: float) -> Hang | None:
     """The hang, if all reports about it have come, or their time is over."""
     hangs, roster = state.hangs, state.roster
-    if state.round.phase is not Phase.RUNNING:
+    if state.round.phase is not RoundPhase.RUNNING:
         if hangs.deadline is not None:
             hangs.end_round()
         return None

@@ -25,7 +25,7 @@ from understudy_sidecar.membership import (
 )
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.roster import MemberRecord
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 
 #: Characters of a ForkFallback reason that the snapshot repeats. A member may send any text.
 MAX_REASON_CHARS = 500
@@ -110,7 +110,7 @@ def send_welcome(state: CoordinatorState, member: MemberRecord) -> None:
 
 def on_previous_round_message(state: CoordinatorState, member: MemberRecord, message: object) -> None:
     """A message about the previous coordinator's round, before it is adopted: it updates the claim of the Join."""
-    if state.round.phase is Phase.REBUILDING:
+    if state.round.phase is RoundPhase.REBUILDING:
         member.failure = message if isinstance(message, m.WorkerFailed) else member.failure
         if isinstance(message, m.Started):
             member.saved, member.kept = message.saved, message.kept
@@ -144,11 +144,11 @@ def _resume(state: CoordinatorState, member: MemberRecord, link: int, join: m.Jo
     escalation.on_answer(state, member)
     if any(standby.pod_uid == member.uid for standby in state.config_changes.standbys):
         state.config_changes.send_snapshot_later(now)  # it may have missed a snapshot meanwhile
-    if member.assign is not None and state.round.phase is Phase.RUNNING and join.token < member.assign.token:
+    if member.assign is not None and state.round.phase is RoundPhase.RUNNING and join.token < member.assign.token:
         state.send(member, member.assign)
         return
     member.workers = join.workers
-    if state.round.phase is not Phase.RUNNING:
+    if state.round.phase is not RoundPhase.RUNNING:
         return
     copies.on_rejoined(state, member)
     if member.group_rank is None:
@@ -178,9 +178,9 @@ def _admit(state: CoordinatorState, link: int, join: m.Join, now: float) -> None
     state.losses.on_return(join.pod_uid)
     send_welcome(state, member)
     claims = join.token > NO_ROUND and join.group_rank is not None
-    if state.round.phase is Phase.REBUILDING:
+    if state.round.phase is RoundPhase.REBUILDING:
         return
-    if claims and state.round.phase is Phase.WAITING and state.round.is_first:
+    if claims and state.round.phase is RoundPhase.WAITING and state.round.is_first:
         state.round.rebuild()  # the operator did not know of the round of this job
         return
     if claims and _is_vacant(state, join):
@@ -199,7 +199,7 @@ def _is_vacant(state: CoordinatorState, join: m.Join) -> bool:
     round: its assignment may not have reached it.
     """
     rank, roster = join.group_rank, state.roster
-    if state.round.phase is not Phase.WAITING or rank is None or rank >= len(roster.holders):
+    if state.round.phase is not RoundPhase.WAITING or rank is None or rank >= len(roster.holders):
         return False
     last = roster.last_holders.get(rank)
     had_it = join.token == state.round.token or (last is not None and last.pod_uid == join.pod_uid)

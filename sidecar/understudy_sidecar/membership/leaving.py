@@ -22,7 +22,7 @@ from understudy_sidecar.membership import config_change, faults
 from understudy_sidecar.membership.coordinator_state import CoordinatorState, Draining
 from understudy_sidecar.membership.node_facts import MAX_FINDING_CHARS
 from understudy_sidecar.membership.roster import MemberRecord
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 
 #: The part of the grace period for which the others do not wait: enough to kill, acknowledge and start.
 MARGIN_S = 2.0
@@ -58,7 +58,7 @@ def on_leaving(state: CoordinatorState, member: MemberRecord, leaving: m.Leaving
         faults.blame_lost_member(
             state, member, Fault.POD, f"its pod was asked to end: {leaving.reason}", faults.LEAVES, now
         )
-    if state.round.phase is Phase.RUNNING:
+    if state.round.phase is RoundPhase.RUNNING:
         drain(state, leaving.grace_s, now)
 
 
@@ -69,13 +69,13 @@ def _left_before_failure(state: CoordinatorState, member: MemberRecord, now: flo
         return False
     if state.fault_history.has_evicted(worker_entry.detected_at):
         return False  # all others were still connected then
-    has_assignment = state.round.phase is Phase.RUNNING and member.uid not in state.roster.unacked
+    has_assignment = state.round.phase is RoundPhase.RUNNING and member.uid not in state.roster.unacked
     return not has_assignment and now <= worker_entry.detected_at + state.silence.answer_s_of(len(state.roster.holders))
 
 
 def _on_leaving_faulty_node(state: CoordinatorState, member: MemberRecord, reason: str, now: float) -> None:
     """Its workers are dead. The workers of the others may still run, or save already."""
-    at_work = state.round.phase is Phase.RUNNING or waits_for_saves(state, now)
+    at_work = state.round.phase is RoundPhase.RUNNING or waits_for_saves(state, now)
     if at_work and member.group_rank is not None and member.group_rank not in state.roster.finished:
         match may_save_without(state, member.group_rank):
             case SavePossibility.MAY_SAVE:
@@ -155,7 +155,7 @@ def on_time(state: CoordinatorState, now: float) -> None:
     if now >= state.draining.until:
         for member in [x for x in state.roster.active_members() if x.uid in state.roster.leaving]:
             faults.lose_member(state, member, Fault.POD, "its pod was asked to end, and its grace is almost over", now)
-    if state.round.phase is not Phase.RUNNING or state.roster.leaving or waits_for_saves(state, now):
+    if state.round.phase is not RoundPhase.RUNNING or state.roster.leaving or waits_for_saves(state, now):
         return
     drained = [x for x in state.roster.active_members() if x.workers is WorkersState.IDLE]
     if drained:

@@ -17,7 +17,7 @@ from understudy_protocol.launcher import Ping
 MAX_UNCONFIRMED = 8
 
 
-class Lease:
+class LeaderLease:
     """All times in seconds of the member's monotonic clock."""
 
     def __init__(self, now: float) -> None:

@@ -77,8 +77,8 @@ from understudy_sidecar.membership.events import (
     Unfit,
     VerdictAnnotated,
 )
-from understudy_sidecar.membership.liveness import LauncherWatch, Lease
-from understudy_sidecar.membership.member_state import End, Identity, Launcher, MemberState, State
+from understudy_sidecar.membership.liveness import LauncherWatch, LeaderLease
+from understudy_sidecar.membership.member_state import Identity, Launcher, MemberEnd, MembershipState, MemberState
 from understudy_sidecar.membership.voter import Voter
 
 
@@ -101,14 +101,14 @@ class Member:
         """
         timeout_s, is_awaited = identity.launcher_timeout_s, launcher_known and closed is None
         launcher = Launcher(LauncherWatch(timeout_s), launcher_known, now + timeout_s if is_awaited else None)
-        end = End(closed, None if closed is None else now + member_end.LINGER_S)
+        end = MemberEnd(closed, None if closed is None else now + member_end.LINGER_S)
         self._me = MemberState(
             identity,
             voter,
-            Lease(now),
+            LeaderLease(now),
             launcher,
             end,
-            state=State.NO_LAUNCHER if closed is None else State.CLOSED,
+            state=MembershipState.NO_LAUNCHER if closed is None else MembershipState.CLOSED,
             verdict=verdict,
         )
 
@@ -172,7 +172,7 @@ class Member:
         return self._me.identity
 
     @property
-    def state(self) -> State:
+    def state(self) -> MembershipState:
         return self._me.state
 
     @property
@@ -209,7 +209,7 @@ class Member:
     @property
     def lacks_launcher(self) -> bool:
         """No launcher has connected to this sidecar yet, or the last one has ended."""
-        return self._me.state is State.NO_LAUNCHER and not self._me.launcher.is_known
+        return self._me.state is MembershipState.NO_LAUNCHER and not self._me.launcher.is_known
 
     @property
     def replacement_reason(self) -> str:
@@ -224,4 +224,4 @@ class Member:
     @property
     def may_vote_here(self) -> bool:
         """Whether it looks for a coordinator, and is in no pool of a candidate that has its vote."""
-        return self._me.state is State.DISCONNECTED and not self._me.link.has_voted
+        return self._me.state is MembershipState.DISCONNECTED and not self._me.link.has_voted

@@ -10,7 +10,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.enums import CLOSE_EXIT_CODES, EVICTED_EXIT_CODE, CloseReason
 from understudy_sidecar.membership import member_link
 from understudy_sidecar.membership.events import ClosedByOperator, Finish, LeaveRequested, RecordClose, Unfit
-from understudy_sidecar.membership.member_state import MemberState, State
+from understudy_sidecar.membership.member_state import MembershipState, MemberState
 
 #: How long the sidecar of a closed job answers members that missed the close.
 LINGER_S = 3.0
@@ -36,9 +36,9 @@ def on_close(me: MemberState, close: m.Close, now: float) -> None:
     me.do(RecordClose(close))
     me.send(m.CloseAck(), while_joining=True)
     me.log(f"closed: {close.reason.value}: {close.message}")
-    if me.state is State.NO_LAUNCHER:
+    if me.state is MembershipState.NO_LAUNCHER:
         me.end.finish_at = now if me.launcher.has_ended else now + LINGER_S
-    if me.state is not State.NO_LAUNCHER or me.launcher.is_silent or me.launcher.has_unkillable:
+    if me.state is not MembershipState.NO_LAUNCHER or me.launcher.is_silent or me.launcher.has_unkillable:
         _exit_launcher(me)
     me.close()
 
@@ -59,7 +59,7 @@ def _on_unfit(me: MemberState, reason: str) -> None:
 def end_pod(me: MemberState, reason: str) -> None:
     """End the pod, so that the operator replaces it: this member takes no part in the job any more."""
     me.end.replacement_reason = reason
-    me.become(State.EVICTED)
+    me.become(MembershipState.EVICTED)
     member_link.hang_up(me, f"replaced: {reason}")
     me.log(f"replaced: {reason}")
     _exit_launcher(me)

@@ -12,7 +12,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.enums import RoundToken, WorkersState
 from understudy_sidecar.membership import member_copies, member_end, member_link, member_workers
 from understudy_sidecar.membership.events import FromLauncher, LauncherDown, LauncherUp, RecordLauncher
-from understudy_sidecar.membership.member_state import MemberState, State
+from understudy_sidecar.membership.member_state import MembershipState, MemberState
 
 
 def on_event(me: MemberState, event: LauncherUp | FromLauncher | LauncherDown, now: float) -> None:
@@ -40,7 +40,7 @@ def on_copies_flushed(me: MemberState, token: RoundToken) -> None:
         return
     if not me.launcher.has_ended:
         me.send(m.Drained(token))
-    elif me.state is not State.NO_LAUNCHER:
+    elif me.state is not MembershipState.NO_LAUNCHER:
         _end(me)
 
 
@@ -58,7 +58,7 @@ def ping(me: MemberState, now: float) -> None:
 def check_devices(me: MemberState, now: float) -> None:
     launcher = me.launcher
     has_ranks = me.workers.group_rank is not None or me.workers.state is not WorkersState.IDLE
-    is_waiting = not has_ranks and me.state is not State.CLOSED
+    is_waiting = not has_ranks and me.state is not MembershipState.CLOSED
     check = launcher.devices.due_check(now, is_waiting=is_waiting)
     if check is not None:
         me.order(check)
@@ -134,15 +134,15 @@ def _on_response(me: MemberState) -> None:
 
 def _leave_job(me: MemberState, reason: str, local_rank: int | None = None) -> None:
     """It can take part in no round: its pod must be replaced. Without a coordinator, its next Join reports it."""
-    if me.state not in (State.DISCONNECTED, State.JOINED):
+    if me.state not in (MembershipState.DISCONNECTED, MembershipState.JOINED):
         return
     me.set_unable(reason)
     me.log(f"leaves the job: {reason}")
-    if me.state is State.DISCONNECTED:
+    if me.state is MembershipState.DISCONNECTED:
         return
     me.send(m.Gone(reason, local_rank, launcher_is_alive=True))
     member_link.hang_up(me, reason)
-    me.become(State.NO_LAUNCHER)
+    me.become(MembershipState.NO_LAUNCHER)
 
 
 def _rejoin(me: MemberState, reason: str = "") -> None:
@@ -152,13 +152,13 @@ def _rejoin(me: MemberState, reason: str = "") -> None:
     launcher = me.launcher
     if launcher.is_silent or launcher.has_unkillable or launcher.lacks_devices:
         return
-    if me.state is State.DISCONNECTED:
+    if me.state is MembershipState.DISCONNECTED:
         me.set_unable("")
-    if me.state is not State.NO_LAUNCHER:
+    if me.state is not MembershipState.NO_LAUNCHER:
         return
     if reason:
         me.log(f"rejoins: {reason}")
-    me.become(State.DISCONNECTED)
+    me.become(MembershipState.DISCONNECTED)
     me.set_unable("")
     member_link.call_first(me)
 
@@ -180,4 +180,4 @@ def _on_down(me: MemberState, now: float) -> None:
 def _end(me: MemberState) -> None:
     me.send(m.Gone("its launcher has ended"))
     member_link.hang_up(me, "the launcher has ended")
-    me.become(State.NO_LAUNCHER)
+    me.become(MembershipState.NO_LAUNCHER)

@@ -11,7 +11,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.enums import WorkersState
 from understudy_protocol.snapshots import KeptSteps
 from understudy_sidecar.membership.events import Dial, HangupCoordinator, KeepLink
-from understudy_sidecar.membership.member_state import MemberState, State
+from understudy_sidecar.membership.member_state import MembershipState, MemberState
 
 #: After this many missing heartbeats a member calls another coordinator: a hung one's kernel may still acknowledge.
 HEARTBEATS = 3
@@ -22,7 +22,7 @@ FAULT_ANSWER_S = 6.0
 def on_link(me: MemberState, host: str, now: float) -> None:
     link = me.link
     link.is_dialing, link.is_connected, link.host = False, True, host
-    if me.state is State.NO_LAUNCHER:
+    if me.state is MembershipState.NO_LAUNCHER:
         hang_up(me, "no launcher is connected")
         return
     link.answer_until = now + link.calls.on_answer(host)
@@ -33,11 +33,11 @@ def on_link_down(me: MemberState, *, silent: bool) -> None:
     link = me.link
     link.is_connected = link.has_voted = False
     link.answer_until = link.fault_reported_at = None
-    if me.state is State.JOINED:
+    if me.state is MembershipState.JOINED:
         _lose_coordinator(me, silent=silent)
-        me.become(State.DISCONNECTED)
-    if me.state is State.DISCONNECTED:
-        me.become(State.DISCONNECTED)
+        me.become(MembershipState.DISCONNECTED)
+    if me.state is MembershipState.DISCONNECTED:
+        me.become(MembershipState.DISCONNECTED)
         _dial(me)
 
 
@@ -64,7 +64,7 @@ def on_vote(me: MemberState) -> None:
 
 def on_fault_sent(me: MemberState, now: float) -> None:
     """The coordinator has to answer the fault."""
-    if me.state is State.JOINED and me.link.fault_reported_at is None:
+    if me.state is MembershipState.JOINED and me.link.fault_reported_at is None:
         me.link.fault_reported_at = now
 
 
@@ -89,19 +89,19 @@ def on_leadership_assumed(me: MemberState, *, elected: bool) -> None:
 
 def on_called_by(me: MemberState, ip: str) -> None:
     """Another member has no coordinator either. If this one knows no standby coordinator, it calls that member."""
-    is_looking = me.state is State.DISCONNECTED and not me.link.is_connected
+    is_looking = me.state is MembershipState.DISCONNECTED and not me.link.is_connected
     if is_looking and not me.voter.hard_state.standby_coordinators and me.link.named_ip != ip:
         disconnect_and_dial(me, f"called by {ip}, and no standby coordinator is known", ip)
 
 
 def disconnect_and_dial(me: MemberState, reason: str, named_ip: str = "", *, silent: bool = False) -> None:
     """Disconnect from the called sidecar or the coordinator, and call the next host."""
-    if me.state not in (State.DISCONNECTED, State.JOINED):
+    if me.state not in (MembershipState.DISCONNECTED, MembershipState.JOINED):
         return
     me.send(m.Disconnecting(reason), while_joining=True)
-    if me.state is State.JOINED:
+    if me.state is MembershipState.JOINED:
         _lose_coordinator(me, silent=silent)
-    me.become(State.DISCONNECTED)
+    me.become(MembershipState.DISCONNECTED)
     hang_up(me, reason)
     _dial(me, named_ip)
 
@@ -122,7 +122,7 @@ def hang_up(me: MemberState, reason: str) -> None:
 
 def keep_link(me: MemberState) -> None:
     """Only after the Welcome: the launcher's current duplicate, of an earlier sidecar, may be the membership."""
-    if me.state is State.JOINED:
+    if me.state is MembershipState.JOINED:
         me.do(KeepLink())
 
 
@@ -179,9 +179,9 @@ def _kept(me: MemberState) -> tuple[KeptSteps, ...] | None:
 
 def deadline(me: MemberState) -> float | None:
     link = me.link
-    if me.state is State.DISCONNECTED:
+    if me.state is MembershipState.DISCONNECTED:
         return link.answer_until if link.is_connected else None
-    if me.state is not State.JOINED:
+    if me.state is not MembershipState.JOINED:
         return None
     lost_at = me.lease.renewed_at + HEARTBEATS * link.heartbeat_s
     return lost_at if link.fault_reported_at is None else min(lost_at, link.fault_reported_at + FAULT_ANSWER_S)
@@ -189,14 +189,14 @@ def deadline(me: MemberState) -> float | None:
 
 def on_time(me: MemberState, now: float) -> None:
     link = me.link
-    if me.state is State.JOINED:
+    if me.state is MembershipState.JOINED:
         silent_s = now - me.lease.renewed_at
         if silent_s >= HEARTBEATS * link.heartbeat_s:
             reason = f"the coordinator has confirmed no heartbeat for {silent_s:.0f} s"
             disconnect_and_dial(me, reason, silent=True)
         elif link.fault_reported_at is not None and now >= link.fault_reported_at + FAULT_ANSWER_S:
             disconnect_and_dial(me, f"the coordinator has not responded to a fault for {FAULT_ANSWER_S:g} s")
-    elif me.state is State.DISCONNECTED and link.answer_until is not None and now >= link.answer_until:
+    elif me.state is MembershipState.DISCONNECTED and link.answer_until is not None and now >= link.answer_until:
         disconnect_and_dial(me, "the called sidecar did not answer in time")
 
 

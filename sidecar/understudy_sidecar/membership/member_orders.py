@@ -9,7 +9,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.enums import Term
 from understudy_sidecar.membership import member_copies, member_end, member_link, member_workers
 from understudy_sidecar.membership.events import RecordHardState, RecordVerdict
-from understudy_sidecar.membership.member_state import MemberState, State
+from understudy_sidecar.membership.member_state import MembershipState, MemberState
 
 
 def on_message(me: MemberState, message: object, now: float) -> None:
@@ -20,16 +20,16 @@ def on_message(me: MemberState, message: object, now: float) -> None:
             member_end.on_close(me, message, now)
         case m.ShutdownComplete():
             member_end.on_shutdown_complete(me, now)
-        case m.Welcome() if me.state is not State.CLOSED:
+        case m.Welcome() if me.state is not MembershipState.CLOSED:
             _on_welcome(me, message, now)
-        case m.Evicted() if me.state in (State.DISCONNECTED, State.JOINED):
+        case m.Evicted() if me.state in (MembershipState.DISCONNECTED, MembershipState.JOINED):
             _on_evicted(me, message)
-        case m.RequestVote() if me.state is State.DISCONNECTED:
+        case m.RequestVote() if me.state is MembershipState.DISCONNECTED:
             _on_request_vote(me, message)
-        case m.Redirect(_, ip) if me.state in (State.DISCONNECTED, State.JOINED):
+        case m.Redirect(_, ip) if me.state in (MembershipState.DISCONNECTED, MembershipState.JOINED):
             reason = f"redirected to {ip or 'another coordinator, whose address is unknown'}"
             member_link.disconnect_and_dial(me, reason, ip)
-        case _ if me.state is State.JOINED:
+        case _ if me.state is MembershipState.JOINED:
             member_link.on_coordinator_message(me)
             _on_order(me, message, now)
         case _:
@@ -56,7 +56,7 @@ def _on_welcome(me: MemberState, welcome: m.Welcome, now: float) -> None:
     member_link.update_join(me, now)
     if me.unable_reason:
         member_link.hang_up(me, me.unable_reason)
-        me.become(State.NO_LAUNCHER)
+        me.become(MembershipState.NO_LAUNCHER)
         return
     member_workers.on_joined(me)
 

@@ -12,7 +12,7 @@ from understudy_protocol.snapshots import CopyPlan, FetchedStep, KeptSteps, Save
 from understudy_sidecar.membership.calling import Calls
 from understudy_sidecar.membership.device_watch import DeviceWatch
 from understudy_sidecar.membership.events import Log, MemberEffect, ToCoordinator, ToLauncher
-from understudy_sidecar.membership.liveness import LauncherWatch, Lease
+from understudy_sidecar.membership.liveness import LauncherWatch, LeaderLease
 from understudy_sidecar.membership.voter import Voter
 
 DEFAULT_HEARTBEAT_S = 5.0
@@ -33,7 +33,7 @@ class Identity:
     warm: bool = False  # it waited in a pool as a spare before it belonged to this job
 
 
-class State(Enum):
+class MembershipState(Enum):
     NO_LAUNCHER = "no-launcher"
     DISCONNECTED = "disconnected"
     JOINED = "joined"
@@ -57,7 +57,7 @@ class Launcher:
 
 
 @dataclass
-class Workers:
+class MemberWorkers:
     """The newest round of this pod, and the reports of its workers. Written by member_workers.py."""
 
     token: RoundToken = NO_ROUND
@@ -81,7 +81,7 @@ class Workers:
 
 
 @dataclass
-class Copies:
+class MemberCopies:
     """The copies of snapshots that this pod sends, keeps and fetches. Written by member_copies.py."""
 
     token: RoundToken = NO_ROUND  # of the newest plan
@@ -99,7 +99,7 @@ class Copies:
 
 
 @dataclass
-class Link:
+class MemberLink:
     """The connection to the coordinator, or to another sidecar that was called. Written by member_link.py."""
 
     calls: Calls = field(default_factory=Calls)
@@ -121,7 +121,7 @@ class Link:
 
 
 @dataclass
-class End:
+class MemberEnd:
     """The close, the eviction, and the end of the pod. Written by member_end.py."""
 
     closed: m.Close | None
@@ -136,14 +136,14 @@ class End:
 class MemberState:
     identity: Identity
     voter: Voter
-    lease: Lease
+    lease: LeaderLease
     launcher: Launcher
-    end: End
-    state: State
+    end: MemberEnd
+    state: MembershipState
     verdict: m.NodeVerdict | None  # the newest about its node; written by member_orders.py
-    workers: Workers = field(default_factory=Workers)
-    link: Link = field(default_factory=Link)
-    copies: Copies = field(default_factory=Copies)
+    workers: MemberWorkers = field(default_factory=MemberWorkers)
+    link: MemberLink = field(default_factory=MemberLink)
+    copies: MemberCopies = field(default_factory=MemberCopies)
     coordinator: m.StandbyCoordinator | None = None  # the leader, as far as this member knows
     unable_reason: str = ""  # why it can take part in no round, although its launcher is connected
     now: float = 0.0  # of the event that is being handled
@@ -151,15 +151,15 @@ class MemberState:
 
     # Transitions ------------------------------------------------------------------------------------------------------
 
-    def become(self, state: State) -> None:
+    def become(self, state: MembershipState) -> None:
         """Leave the coordinator."""
         self.state, self.coordinator = state, None
 
     def join(self, coordinator: m.StandbyCoordinator | None) -> None:
-        self.state, self.coordinator = State.JOINED, coordinator
+        self.state, self.coordinator = MembershipState.JOINED, coordinator
 
     def close(self) -> None:
-        self.state = State.CLOSED
+        self.state = MembershipState.CLOSED
 
     def set_unable(self, reason: str) -> None:
         self.unable_reason = reason
@@ -174,7 +174,7 @@ class MemberState:
 
     def send(self, message: object, *, while_joining: bool = False) -> None:
         """Send to the coordinator; a new one reads the facts in the Join. while_joining: also before its Welcome."""
-        if self.link.is_connected and (while_joining or self.state in (State.JOINED, State.CLOSED)):
+        if self.link.is_connected and (while_joining or self.state in (MembershipState.JOINED, MembershipState.CLOSED)):
             self._out.append(ToCoordinator(message))
 
     def answer(self, message: object) -> None:

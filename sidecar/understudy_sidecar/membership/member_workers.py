@@ -12,7 +12,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, NO_TERM, RoundToken, Term, WorkersState
 from understudy_protocol.snapshots import SavedSteps
 from understudy_sidecar.membership import member_link
-from understudy_sidecar.membership.member_state import MemberState, State
+from understudy_sidecar.membership.member_state import MembershipState, MemberState
 
 
 def on_hello(me: MemberState, hello: l.LauncherHello) -> None:
@@ -150,7 +150,7 @@ def has_ranks(me: MemberState, token: RoundToken) -> bool:
 def fenced_at(me: MemberState) -> float | None:
     """When the workers have to stop unless the lease is renewed; None if no time is set, or none train."""
     is_training = me.workers.state in (WorkersState.STARTING, WorkersState.RUNNING)
-    is_member = me.end.closed is None and me.state in (State.DISCONNECTED, State.JOINED)
+    is_member = me.end.closed is None and me.state in (MembershipState.DISCONNECTED, MembershipState.JOINED)
     has_fence = is_training and is_member and me.identity.fence_s > 0
     return me.lease.renewed_at + me.identity.fence_s if has_fence else None
 

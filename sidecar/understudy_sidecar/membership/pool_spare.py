@@ -30,7 +30,7 @@ Event = LauncherUp | FromLauncher | LauncherDown | Tick
 Effect = ToLauncher | Log
 
 
-class State(Enum):
+class PoolSpareState(Enum):
     NO_LAUNCHER = "no-launcher"
     WARMING = "warming"
     READY = "ready"
@@ -39,7 +39,7 @@ class State(Enum):
 
 class PoolSpare:
     def __init__(self) -> None:
-        self.state = State.NO_LAUNCHER
+        self.state = PoolSpareState.NO_LAUNCHER
         self.reason = "its launcher is not connected"  # why it is not ready
         self._number = 0
         self._check_at: float | None = None
@@ -50,12 +50,12 @@ class PoolSpare:
     def handle(self, event: Event, now: float) -> list[Effect]:
         match event:
             case LauncherUp():
-                self._set_state(State.WARMING, "its launcher has not reported its readiness yet", now)
+                self._set_state(PoolSpareState.WARMING, "its launcher has not reported its readiness yet", now)
                 self._check(now)
             case LauncherDown():
-                self._set_state(State.NO_LAUNCHER, "its launcher is not connected", now)
+                self._set_state(PoolSpareState.NO_LAUNCHER, "its launcher is not connected", now)
                 self._check_at = self._answer_by = self._unfit_at = None
-            case FromLauncher(Readiness() as readiness) if self.state in (State.WARMING, State.READY):
+            case FromLauncher(Readiness() as readiness) if self.state in (PoolSpareState.WARMING, PoolSpareState.READY):
                 self._on_readiness(readiness, now)
             case FromLauncher() | Tick():
                 pass
@@ -65,7 +65,7 @@ class PoolSpare:
 
     @property
     def why_not_ready(self) -> str:
-        return "" if self.state is State.READY else self.reason
+        return "" if self.state is PoolSpareState.READY else self.reason
 
     def deadline(self) -> float | None:
         return min((at for at in (self._check_at, self._answer_by, self._unfit_at) if at is not None), default=None)
@@ -76,14 +76,14 @@ class PoolSpare:
         if readiness.is_final:
             self._unfit(readiness.reason)
         elif readiness.is_ready:
-            self._set_state(State.READY, "", now)
+            self._set_state(PoolSpareState.READY, "", now)
         else:
-            self._set_state(State.WARMING, readiness.reason, now)
+            self._set_state(PoolSpareState.WARMING, readiness.reason, now)
 
     def _on_time(self, now: float) -> None:
         if self._answer_by is not None and now >= self._answer_by:
             self._answer_by = None
-            self._set_state(State.WARMING, f"its launcher did not answer within {ANSWER_S:g} s", now)
+            self._set_state(PoolSpareState.WARMING, f"its launcher did not answer within {ANSWER_S:g} s", now)
         if self._unfit_at is not None and now >= self._unfit_at:
             self._unfit(f"it was ready, and then not for {UNFIT_S:g} s: {self.reason}")
         if self._check_at is not None and now >= self._check_at:
@@ -92,23 +92,23 @@ class PoolSpare:
     def _check(self, now: float) -> None:
         self._number += 1
         self._out.append(ToLauncher(CheckReadiness(self._number)))
-        self._check_at = now + (CHECK_READY_S if self.state is State.READY else CHECK_WARMING_S)
+        self._check_at = now + (CHECK_READY_S if self.state is PoolSpareState.READY else CHECK_WARMING_S)
         if self._answer_by is None:
             self._answer_by = now + ANSWER_S
 
-    def _set_state(self, state: State, reason: str, now: float) -> None:
+    def _set_state(self, state: PoolSpareState, reason: str, now: float) -> None:
         self.reason = reason
         if state is self.state:
             return
-        self._out.append(Log("ready" if state is State.READY else f"not ready: {reason}"))
-        if state is State.READY:
+        self._out.append(Log("ready" if state is PoolSpareState.READY else f"not ready: {reason}"))
+        if state is PoolSpareState.READY:
             self._unfit_at, self._check_at = None, now + CHECK_READY_S
-        elif self.state is State.READY:
+        elif self.state is PoolSpareState.READY:
             self._unfit_at, self._check_at = now + UNFIT_S, now + CHECK_WARMING_S
         self.state = state
 
     def _unfit(self, reason: str) -> None:
-        self.state, self.reason = State.UNFIT, reason
+        self.state, self.reason = PoolSpareState.UNFIT, reason
         self._check_at = self._answer_by = self._unfit_at = None
         self._out.append(Log(f"unusable, and its pod ends: {reason}"))
         self._out.append(ToLauncher(ExitLauncher(UNFIT_EXIT_CODE, f"the spare is unusable: {reason}")))

@@ -25,7 +25,7 @@ from understudy_sidecar.membership import config_change, eviction, faults, leavi
 from understudy_sidecar.membership.coordinator_state import CoordinatorState, Swap
 from understudy_sidecar.membership.node_facts import MAX_FINDING_CHARS
 from understudy_sidecar.membership.roster import MemberRecord
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 
 
 def on_requests(state: CoordinatorState, drains: Iterable[DrainRequest]) -> None:
@@ -50,7 +50,7 @@ def on_time(state: CoordinatorState, now: float) -> None:
         if state.hardware_finding(member.node):
             state.roster.set_leaving(member, now)  # it saves nothing, even if another member is swapped first
     for member in risks:
-        if _may_save(state, member) and state.round.phase is not Phase.RUNNING:
+        if _may_save(state, member) and state.round.phase is not RoundPhase.RUNNING:
             return  # the next round first
         _begin(state, member, now)
 
@@ -70,7 +70,9 @@ def on_ended(
 
 def _may_begin(state: CoordinatorState) -> bool:
     has_reasons = bool(state.swaps.requests) or (state.shape.proactive is not Proactive.OFF and bool(state.nodes))
-    is_undisturbed = state.round.phase is Phase.RUNNING and state.ending.close is None and not state.roster.starting
+    is_undisturbed = (
+        state.round.phase is RoundPhase.RUNNING and state.ending.close is None and not state.roster.starting
+    )
     return (
         has_reasons and is_undisturbed and state.draining is None and not state.roster.leaving and state.has_majority()
     )

@@ -11,7 +11,7 @@ from understudy_protocol.enums import Fault
 from understudy_sidecar.membership import faults
 from understudy_sidecar.membership.coordinator_state import CheckQuorum, CoordinatorState
 from understudy_sidecar.membership.roster import MemberRecord
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 from understudy_sidecar.membership.silence import SilentMember
 from understudy_sidecar.membership.voter_config import Tally
 
@@ -77,7 +77,7 @@ def lose_not_reconnected(state: CoordinatorState, now: float) -> None:
 
 def examine_silence(state: CoordinatorState, now: float) -> None:
     if state.has_majority() or now >= state.quorum.examines_silence_at:
-        is_stopped = state.round.phase is not Phase.RUNNING
+        is_stopped = state.round.phase is not RoundPhase.RUNNING
         if silent := state.silence.find_lost(state.roster, state.steps, is_stopped, now):
             lose_silent(state, silent, now)
 
@@ -132,7 +132,7 @@ def step_down_if_not_followed(state: CoordinatorState, now: float) -> None:
     if not state.voter_configs.newest.exists:
         quorum.missing_since = None
         _report(state)
-        is_unobserved = state.round.phase is not Phase.RUNNING and not quorum.observers
+        is_unobserved = state.round.phase is not RoundPhase.RUNNING and not quorum.observers
         quorum.unobserved_since = (quorum.unobserved_since or now) if is_unobserved else None
         if quorum.unobserved_since is not None and now >= quorum.unobserved_since + STEP_DOWN_S:
             state.step_down(f"no round could be formed for {STEP_DOWN_S:g} s, and no operator is connected")
@@ -160,7 +160,7 @@ def _report(state: CoordinatorState) -> None:
     quorum = state.quorum
     if quorum.missing_since is None:
         quorum.kept_silent = False
-    is_needed = state.round.phase is not Phase.RUNNING or quorum.kept_silent
+    is_needed = state.round.phase is not RoundPhase.RUNNING or quorum.kept_silent
     is_lacking = is_needed and quorum.missing_since is not None and quorum.check is None
     if state.ending.decision is not None:  # members that have finished may be gone
         is_lacking = state.voter_configs.newest.exists and not state.roster.connected_voters.has_majority()

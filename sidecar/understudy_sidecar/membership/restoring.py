@@ -25,7 +25,7 @@ from understudy_sidecar.membership import copies
 from understudy_sidecar.membership.coordinator_state import CoordinatorState, FoundSnapshot
 from understudy_sidecar.membership.recoveries import WORKER_FAULTS
 from understudy_sidecar.membership.roster import MemberRecord
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 
 SUSPECT_RESTORES = 2
 SUSPECT_STEPS = 3
@@ -100,7 +100,7 @@ def on_report(
 
 def on_copies_kept(state: CoordinatorState, member: MemberRecord, message: m.CopiesKept) -> None:
     """A waiting member's copies."""
-    is_current = state.round.phase is Phase.RUNNING and message.token == state.round.token
+    is_current = state.round.phase is RoundPhase.RUNNING and message.token == state.round.token
     if not is_current or member.uid not in state.restores.holders:
         return
     state.restores.holders.discard(member.uid)
@@ -135,13 +135,13 @@ def on_copy_fetched(state: CoordinatorState, member: MemberRecord, message: m.Co
 def on_time(state: CoordinatorState, now: float) -> None:
     """Choose without the members that have not reported their copies in time."""
     until = state.restores.holders_until
-    if until is not None and now >= until and state.round.phase is Phase.RUNNING:
+    if until is not None and now >= until and state.round.phase is RoundPhase.RUNNING:
         state.restores.holders.clear()
         _on_reported(state)
 
 
 def deadline(state: CoordinatorState) -> float | None:
-    return state.restores.holders_until if state.round.phase is Phase.RUNNING else None
+    return state.restores.holders_until if state.round.phase is RoundPhase.RUNNING else None
 
 
 def on_first_step(state: CoordinatorState, step: int) -> None:

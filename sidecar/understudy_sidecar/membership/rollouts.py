@@ -17,7 +17,7 @@ from understudy_protocol.rollouts import Rollouts, UpdateFailure
 from understudy_sidecar.membership import ending, faults, quorum
 from understudy_sidecar.membership.coordinator_state import CoordinatorState, ReplicasReport
 from understudy_sidecar.membership.roster import MemberRecord
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 
 
 def on_replicas(state: CoordinatorState, member: MemberRecord, replicas: m.Replicas) -> None:
@@ -34,7 +34,7 @@ def on_replicas(state: CoordinatorState, member: MemberRecord, replicas: m.Repli
 
 def on_time(state: CoordinatorState, now: float) -> None:
     """End the job if an update of the running round has failed finally."""
-    if state.round.phase is not Phase.RUNNING or state.shape.on_failed_update is not OnFailedUpdate.RESTART_JOB:
+    if state.round.phase is not RoundPhase.RUNNING or state.shape.on_failed_update is not OnFailedUpdate.RESTART_JOB:
         return
     if not state.has_majority():
         return  # the report stays, and is checked again once there is a majority
@@ -80,7 +80,7 @@ def _is_final(state: CoordinatorState, report: ReplicasReport) -> bool:
 
 def _as_of_now(state: CoordinatorState, replicas: m.Replicas) -> m.Replicas:
     """The counts as of now: a replica that was in an update when its round ended is Uncertain."""
-    is_over = replicas.token < state.round.token or state.round.phase in (Phase.WAITING, Phase.CLOSED)
+    is_over = replicas.token < state.round.token or state.round.phase in (RoundPhase.WAITING, RoundPhase.CLOSED)
     return replace(replicas, updating=0, uncertain=replicas.uncertain + replicas.updating) if is_over else replicas
 
 

@@ -13,7 +13,7 @@ from understudy_protocol.observer import Recovery, StepProgress
 from understudy_sidecar.membership import ending, restoring
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.roster import MemberRecord
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 
 #: A round whose workers have run for this long did not fail at its start, even if the script reports no steps.
 STARTED_WELL_S = 60.0
@@ -92,7 +92,7 @@ def on_time(state: CoordinatorState, now: float) -> None:
 
 def deadline(state: CoordinatorState) -> float | None:
     round_ = state.round
-    if round_.phase is not Phase.RUNNING:
+    if round_.phase is not RoundPhase.RUNNING:
         return None
     if round_.started_at is None:
         return round_.start_due

@@ -16,7 +16,7 @@ FEW = 100
 CHECK_S_PER_MEMBER = 2e-6
 
 
-class Phase(Enum):
+class RoundPhase(Enum):
     REBUILDING = "rebuilding"
     WAITING = "waiting"
     RUNNING = "running"
@@ -27,7 +27,7 @@ class Phase(Enum):
 class RoundState:
     token: RoundToken  # perhaps of an older term; its number may be below `newest_known`
     size: int  # members of the running or newest round
-    phase: Phase = Phase.WAITING
+    phase: RoundPhase = RoundPhase.WAITING
     is_first: bool = True  # no round was ever formed
     newest_known: int = field(init=False)  # the newest round number that was known when the coordinator's term began
     vacant_since: float | None = None
@@ -51,7 +51,7 @@ class RoundState:
 
     def rebuild(self) -> None:
         """A member reports a round that was not known."""
-        self.phase, self.is_first = Phase.REBUILDING, False
+        self.phase, self.is_first = RoundPhase.REBUILDING, False
 
     def take_over(self, token: RoundToken, size: int) -> None:
         """Restore the round that the members come from, before it is adopted or interrupted."""
@@ -59,27 +59,27 @@ class RoundState:
 
     def adopt(self, formed_at: float) -> None:
         """All ranks of the previous round are claimed, and train."""
-        self.phase, self.is_first, self.formed_at = Phase.RUNNING, False, formed_at
+        self.phase, self.is_first, self.formed_at = RoundPhase.RUNNING, False, formed_at
 
     def interrupt(self, newcomers: Iterable[str], now: float) -> None:
         """The previous round is incomplete, or broken."""
-        self.phase, self.is_first, self.vacant_since = Phase.WAITING, False, now
+        self.phase, self.is_first, self.vacant_since = RoundPhase.WAITING, False, now
         self.newcomers = frozenset(newcomers)
 
     def form(self, token: RoundToken, size: int, now: float) -> None:
-        self.token, self.size, self.phase, self.is_first = token, size, Phase.RUNNING, False
+        self.token, self.size, self.phase, self.is_first = token, size, RoundPhase.RUNNING, False
         self.vacant_since = self.started_at = self.stepping_since = None
         self.newcomers = frozenset()
         self.formed_at, self.start_due = now, now + START_S
 
     def end(self, now: float) -> None:
         """A fault, or the loss of an active: the round is over if it was running."""
-        if self.phase is Phase.RUNNING:
-            self.phase = Phase.WAITING
+        if self.phase is RoundPhase.RUNNING:
+            self.phase = RoundPhase.WAITING
             self.vacant_since, self.started_at, self.stepping_since = now, None, None
 
     def close(self) -> None:
-        self.phase = Phase.CLOSED
+        self.phase = RoundPhase.CLOSED
 
     def gather(self, until: float) -> None:
         """Form no round before: related losses and failures are reported within this time."""

@@ -16,7 +16,7 @@ from understudy_sidecar.membership import config_change, copies, joining, leavin
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.placement import Placement, RankCandidate, place
 from understudy_sidecar.membership.roster import MemberRecord
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 
 #: How long the first round waits for the pods that were created for its ranks before spares may take them.
 FIRST_ROUND_PATIENCE_S = 30.0
@@ -59,11 +59,11 @@ def check_times(state: CoordinatorState) -> list[float]:
 
 def wait_reason(state: CoordinatorState) -> str:
     """The reason why the next round waits, for users; empty while a round runs."""
-    if state.round.phase is Phase.REBUILDING:
+    if state.round.phase is RoundPhase.REBUILDING:
         return "the members of the previous coordinator's round"
-    if state.round.phase is Phase.RUNNING:
+    if state.round.phase is RoundPhase.RUNNING:
         return _start_wait_reason(state)
-    if state.round.phase is not Phase.WAITING:
+    if state.round.phase is not RoundPhase.WAITING:
         return ""
     missing, _ = _find_members(state, state.now)
     parts = []
@@ -106,13 +106,13 @@ def lose_late_starters(state: CoordinatorState, now: float) -> None:
 
 def start_expires(state: CoordinatorState) -> float:
     """When members whose workers have not started are lost. With a startTimeout, hangs.py decides about them."""
-    waits = state.round.phase is Phase.RUNNING and state.roster.starting and not state.shape.start_timeout_s
+    waits = state.round.phase is RoundPhase.RUNNING and state.roster.starting and not state.shape.start_timeout_s
     return state.round.formed_at + START_LIMIT_S if waits else math.inf
 
 
 def shrinks_at(state: CoordinatorState) -> float | None:
     """When an elastic job stops waiting for spares."""
-    if state.round.phase is not Phase.WAITING or not state.shape.min_actives:
+    if state.round.phase is not RoundPhase.WAITING or not state.shape.min_actives:
         return None
     since = state.since + FIRST_ROUND_PATIENCE_S if state.round.is_first else state.round.vacant_since
     return None if since is None else since + state.shape.spare_timeout_s

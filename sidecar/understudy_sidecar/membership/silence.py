@@ -33,7 +33,7 @@ _UNREACHABLE = "and its machine acknowledges no packet"
 
 
 @dataclass(frozen=True)
-class Timeouts:
+class SilenceTimeouts:
     """All times in seconds. heartbeat_s: of a small job; see `heartbeat_s_of`."""
 
     answer_s: float = 3.0
@@ -57,7 +57,7 @@ class _Probe:
 
 @dataclass
 class SilenceWatch:
-    timeouts: Timeouts
+    timeouts: SilenceTimeouts
     heartbeat_at: float = 0.0
     ack_until: float | None = None
     ack_is_late_at: float | None = None  # when the machines of members that have not acknowledged are looked at

@@ -34,7 +34,7 @@ class StepWatch:
 
 
 @dataclass
-class HangWatch:
+class HangDetection:
     """The reports of members whose workers hang, and when the first step of a round is due.
 
     before_first_step: the coordinator has requested the stacks of a round that has made no step.

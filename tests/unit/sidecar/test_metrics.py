@@ -13,9 +13,9 @@ from tests.unit.sidecar.membership.driven import DrivenCoordinator
 from understudy_protocol import membership as m
 from understudy_protocol.enums import RoundToken, Verdict, WorkersState
 from understudy_sidecar import health
-from understudy_sidecar.copy_commands import Counts
+from understudy_sidecar.copy_commands import CopyCounts
 from understudy_sidecar.membership.events import CoordinatorEvent
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 from understudy_sidecar.metrics import DESCRIBED, CoordinatorMetrics, text_of
 
 ROUNDS, FAULTS = "understudy_coordinator_rounds_total", "understudy_coordinator_faults_total"
@@ -121,7 +121,7 @@ def test_a_round_of_a_previous_coordinator_that_continues_does_not_count_as_form
     for rank, name in enumerate(BOTH):
         driven.join(name, RoundToken(1, 1, 5), rank, WorkersState.RUNNING)
     driven.later(5.0, *BOTH)
-    assert driven.coordinator.phase is Phase.RUNNING
+    assert driven.coordinator.phase is RoundPhase.RUNNING
     # then the round is reported, and does not count as formed here
     assert driven.scrape()[("understudy_coordinator_round",)] == 5
     assert driven.rounds() == {}
@@ -143,7 +143,7 @@ def test_another_term_begins_at_0(driven: Measured):
 
 def test_the_copies_of_a_pods_snapshots_are_counted():
     name = "understudy_snapshot_copies_total"
-    assert scraped(text_of(Counts(copied=7, skipped=2, failed=1, copied_bytes=5000))) == {
+    assert scraped(text_of(CopyCounts(copied=7, skipped=2, failed=1, copied_bytes=5000))) == {
         (name, "Copied"): 7,
         (name, "Skipped"): 2,
         (name, "Failed"): 1,
@@ -153,7 +153,7 @@ def test_the_copies_of_a_pods_snapshots_are_counted():
 
 def test_exactly_the_reported_metrics_are_described(driven: Measured):
     driven.receive("active-0", m.Progress(driven.token, 7, None, 0.1, driven.now))
-    found = driven.scrape() | scraped(text_of(Counts(0, 0, 0, 0)))
+    found = driven.scrape() | scraped(text_of(CopyCounts(0, 0, 0, 0)))
     reported = {name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") for name, *_ in found}
     assert reported == {described.name for described in DESCRIBED}
 

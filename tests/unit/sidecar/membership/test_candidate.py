@@ -9,7 +9,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, CloseReason, ConfigVersion, Term, WorkersState
 from understudy_protocol.hard_state import HardState
 from understudy_sidecar.membership import events as e
-from understudy_sidecar.membership.candidate import CandidateMachine, MemberInfo, State
+from understudy_sidecar.membership.candidate import CandidateMachine, CandidateState, MemberInfo
 from understudy_sidecar.membership.voter import Voter
 
 AGAIN_S = 0.1
@@ -88,7 +88,7 @@ def test_waiting_callers_are_redirected_as_soon_as_a_coordinator_is_known() -> N
     pool = CandidatePool()
     assert pool.call("b") == []
     assert pool.do(e.Tick(), coordinator=ELSEWHERE) == sent_away(ELSEWHERE, 2)
-    assert pool.machine.state is State.IDLE
+    assert pool.machine.state is CandidateState.IDLE
 
 
 # The election
@@ -105,7 +105,7 @@ def test_if_a_majority_needs_members_of_a_newer_voter_configuration_all_callers_
     pool = CandidatePool()
     assert pool.call("b", config=E2) == []
     assert pool.call("c") == [*sent_away(NOBODY, 2), *sent_away(NOBODY, 3)]
-    assert pool.machine.state is State.IDLE
+    assert pool.machine.state is CandidateState.IDLE
     assert pool.voter.hard_state.term == O1
 
 
@@ -196,7 +196,7 @@ def test_a_candidate_gives_way_if_a_voter_knows_a_newer_voter_configuration() ->
     pool.call("b", "c")
     nobody = m.StandbyCoordinator("", "")
     assert pool.refuse("b", O1, E2) == [*sent_away(nobody, 2), *sent_away(nobody, 3)]
-    assert pool.machine.state is State.IDLE
+    assert pool.machine.state is CandidateState.IDLE
 
 
 def test_a_standby_coordinator_of_an_older_epoch_is_no_candidate() -> None:

@@ -10,7 +10,7 @@ from understudy_protocol.enums import ConfigVersion, RoundToken, Term, WorkersSt
 from understudy_protocol.observer import Appoint, Superseded
 from understudy_protocol.recovery import CountedFault, History
 from understudy_sidecar.membership.events import FromOperator, Tick
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 
 LATE_S = 1.0
 CONFIG_CHANGE_S = 0.5
@@ -101,7 +101,7 @@ def test_an_elected_coordinator_continues_the_voter_configuration() -> None:
     driven = DrivenCoordinator(2, elected=leader_snapshot, max_in_place=1)
     driven.join("active-0", RoundToken(1, 1, 3), 0, WorkersState.RUNNING)
     driven.join("active-1", RoundToken(1, 1, 3), 1, WorkersState.RUNNING)
-    assert driven.coordinator.phase is Phase.RUNNING
+    assert driven.coordinator.phase is RoundPhase.RUNNING
     driven.fail_worker("active-0")
     # The reason is reported once it is decided: the next coordinator may decide otherwise
     assert driven.recovery().reason == ""

@@ -9,7 +9,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.enums import CloseReason, Fault, RoundToken, Strategy, WorkersState
 from understudy_protocol.observer import Appoint, ForkFallbacks, NodeFact, Nodes, StepProgress
 from understudy_sidecar.membership.events import FromOperator, Received
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 
 CLOSE_ACK_S = 3.0
 FIRST_ROUND_PATIENCE_S = 30.0
@@ -356,7 +356,7 @@ def test_a_newer_connection_of_a_pod_replaces_the_older_one() -> None:
     driven = running()
     driven.join("active-0", R0, 0, WorkersState.RUNNING)
     assert driven.hung_up == ["active-0"]
-    assert driven.coordinator.phase is Phase.RUNNING
+    assert driven.coordinator.phase is RoundPhase.RUNNING
 
 
 @pytest.mark.parametrize("workers", [WorkersState.IDLE, WorkersState.FAILED])
@@ -618,7 +618,7 @@ def test_a_pod_whose_workers_started_while_it_was_disconnected_is_not_lost() -> 
     driven.later(300.0, "active-0", "active-1", "spare-0")
     # then the round continues
     assert driven.lost_pods() == {}
-    assert driven.coordinator.phase is Phase.RUNNING
+    assert driven.coordinator.phase is RoundPhase.RUNNING
 
 
 def test_a_pod_that_joins_and_can_take_part_in_no_round_is_lost_and_gets_no_ranks() -> None:

@@ -16,7 +16,7 @@ from understudy_protocol.observer import Appoint, End, Observe, Refused, Snapsho
 from understudy_protocol.pod import JobShape
 from understudy_protocol.snapshots import CopyHolder, CopyPlan
 from understudy_sidecar.membership import events as e
-from understudy_sidecar.membership.core import Core, CoreEffect, CoreEvent, FromObserver, ObserverUp, StoreFailed
+from understudy_sidecar.membership.core import Core, CoreEffect, CoreEvent, FromObserver, HardStateNotStored, ObserverUp
 from understudy_sidecar.membership.member_state import Identity
 from understudy_sidecar.membership.voter import Voter
 
@@ -42,7 +42,7 @@ class Driven:
         for event in events:
             for effect in self.core.handle(event, self.now):
                 if isinstance(effect, e.RecordHardState) and self.volume_full:
-                    self.do(StoreFailed("/state: No space left on device"))
+                    self.do(HardStateNotStored("/state: No space left on device"))
                     break
                 if isinstance(effect, e.RecordHardState):
                     self.stored = effect.hard_state
@@ -206,7 +206,7 @@ def test_a_sidecar_that_cannot_store_its_hard_state_reports_the_reason_and_ends_
 
 def test_a_sidecar_that_cannot_store_its_state_reports_that_its_pod_has_to_be_replaced() -> None:
     driven = Driven()
-    driven.do(StoreFailed("/understudy-state: No space left on device"))
+    driven.do(HardStateNotStored("/understudy-state: No space left on device"))
     driven.do(ObserverUp(OPERATOR))
     (reported,) = driven.sent()
     assert isinstance(reported, Refused)

@@ -15,7 +15,7 @@ import pytest
 from tests.unit.sidecar.membership.driven import DrivenCoordinator
 from understudy_protocol import membership as m
 from understudy_protocol.enums import RoundToken, WorkersState
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 
 SMALL, LARGE = 100, 400
 Message = Callable[[DrivenCoordinator, str], None]
@@ -131,7 +131,7 @@ def test_a_join_to_an_elected_coordinator_takes_as_much_work() -> None:
 
         # when all members but one join
         counts[members] = work(driven, names[1:], join)
-        assert driven.coordinator.phase is Phase.REBUILDING
+        assert driven.coordinator.phase is RoundPhase.REBUILDING
     # then each takes as much work in both
     assert counts[LARGE] < 1.5 * counts[SMALL], counts
 

@@ -10,7 +10,7 @@ from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
 from understudy_sidecar.membership import events as e
 from understudy_sidecar.membership.device_watch import DeviceWatch
-from understudy_sidecar.membership.member_state import State
+from understudy_sidecar.membership.member_state import MembershipState
 
 LOST = "7 of 8 devices answer: GPU 3: GPU is lost (NVML 15)"
 
@@ -35,7 +35,7 @@ class Spare:
         until, found = self.driven.now + seconds, list[Any]()
         while self.driven.now < until:
             found += self._answer(self.driven.later(0.5))
-            if self.driven.member.state is State.JOINED:
+            if self.driven.member.state is MembershipState.JOINED:
                 found += self._answer(self.driven.heartbeat(int(self.driven.now)))
         return found
 

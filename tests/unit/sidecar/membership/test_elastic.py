@@ -9,7 +9,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.enums import RoundToken, WorkersState
 from understudy_protocol.observer import NodeFact, Nodes
 from understudy_sidecar.membership.events import FromOperator
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 
 SPARE_TIMEOUT_S = 30.0
 SURVIVORS = ("active-1", "active-2", "active-3")
@@ -91,7 +91,7 @@ def test_a_new_coordinator_adopts_a_smaller_round() -> None:
     driven = DrivenCoordinator(4, epoch=2, at_least_round=3, min_actives=2)
     for name, rank in (("active-0", 0), ("active-1", 1), ("active-2", 2)):
         driven.join(name, RoundToken(1, 1, 3), rank, WorkersState.RUNNING, group_world_size=3)
-    assert driven.coordinator.phase is Phase.RUNNING
+    assert driven.coordinator.phase is RoundPhase.RUNNING
     assert driven.coordinator.snapshot().actives == 3
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, CloseReason, Fault, RoundToken, Strategy, WorkersState
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 
 GATHER_S = 3.0
 STACKS_S = 8.0
@@ -48,7 +48,7 @@ def test_a_member_that_does_not_report_delays_the_decision_only_for_a_moment() -
     driven = running(3)
     hangs(driven, "active-0", 120)
     driven.later(GATHER_S - 0.1, *ALL_MEMBERS)
-    assert driven.coordinator.phase is Phase.RUNNING
+    assert driven.coordinator.phase is RoundPhase.RUNNING
     driven.later(0.2, *ALL_MEMBERS)
     assert driven.recovery().cause.message == "no step for 600 s; slowest: rank 0 at step 120"
     assert driven.lost_pods() == {}
@@ -75,7 +75,7 @@ def test_a_step_withdraws_the_report_of_a_hang() -> None:
     hangs(driven, "active-0", 120)
     driven.report_step("active-0", 121)
     driven.later(2 * GATHER_S, "active-0", "active-1", "spare-0")
-    assert driven.coordinator.phase is Phase.RUNNING
+    assert driven.coordinator.phase is RoundPhase.RUNNING
     assert driven.coordinator.snapshot().recoveries == ()
     driven.fail_worker("active-1")
     assert driven.recovery().fault is Fault.PROCESS
@@ -140,7 +140,7 @@ def test_reports_about_an_earlier_round_are_dropped() -> None:
     assert driven.assigned() == {"active-0": 0, "active-1": 1}
     for name in ("active-0", "active-1"):
         hangs(driven, name, 120, round_=1)
-    assert driven.coordinator.phase is Phase.RUNNING
+    assert driven.coordinator.phase is RoundPhase.RUNNING
     assert [x.fault for x in driven.coordinator.snapshot().recoveries] == [Fault.PROCESS]
 
 
@@ -188,7 +188,7 @@ def test_the_pings_after_a_stall_lose_no_member_that_answers() -> None:
     """The training has stalled for three of its steps long before the step timeout."""
     driven = running(3)
     driven.later(600.0, *ALL_MEMBERS)
-    assert (driven.lost_pods(), driven.coordinator.phase) == ({}, Phase.RUNNING)
+    assert (driven.lost_pods(), driven.coordinator.phase) == ({}, RoundPhase.RUNNING)
     for name in ALL_MEMBERS[:3]:
         hangs(driven, name, 120)
     assert driven.recovery().fault is Fault.HANG
@@ -336,7 +336,7 @@ def test_a_worker_that_fails_while_stacks_are_written_is_a_consequence() -> None
 def test_a_script_that_never_calls_step_runs_on_without_a_start_timeout() -> None:
     driven = starting(*ALL_MEMBERS[:3], start_timeout_s=0.0)
     driven.later(10_000.0, *ALL_MEMBERS)
-    assert (asked(driven), driven.coordinator.phase) == ([], Phase.RUNNING)
+    assert (asked(driven), driven.coordinator.phase) == ([], RoundPhase.RUNNING)
 
 
 def test_the_next_round_has_the_same_time_again() -> None:

@@ -12,7 +12,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.enums import ConfigVersion, Fault, RoundToken, Strategy, Term, WorkersState
 from understudy_protocol.observer import Cause, Recovery
 from understudy_protocol.recovery import CountedFault, History
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 
 MESSAGE_LIMIT = 500
 CONFIG_CHANGE_S = 0.5
@@ -262,7 +262,7 @@ def test_a_failure_that_it_reported_and_did_not_charge_is_charged_to_no_pod() ->
 def test_a_recovery_whose_round_trains_ends_with_its_next_step() -> None:
     driven = elected(history(open=(lasting(Fault.POD, LOST, of_round=3, strategy=Strategy.SPARE_SWAP),)))
     claims(driven)
-    assert driven.coordinator.phase is Phase.RUNNING
+    assert driven.coordinator.phase is RoundPhase.RUNNING
     driven.report_step("active-0")
     (recovery,) = driven.coordinator.snapshot().recoveries
     assert (recovery.strategy, recovery.resumed_at) == (Strategy.SPARE_SWAP, driven.now)

@@ -9,7 +9,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, Fault, Strategy, Verdict, WorkersState
 from understudy_protocol.observer import NodeFact, Nodes
 from understudy_sidecar.membership.events import FromOperator
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 
 GRACE_S = 30.0
 LEAVING = m.Leaving("deleted", GRACE_S)
@@ -161,7 +161,7 @@ def test_a_member_that_leaves_long_after_while_the_next_round_waits_is_not_the_c
         driven.report_started(*OTHERS)
     driven.fail_worker("active-1")
     driven.later(3.5, *OTHERS, "spare-0")
-    assert driven.coordinator.phase is Phase.WAITING
+    assert driven.coordinator.phase is RoundPhase.WAITING
     driven.receive("active-0", LEAVING)
     assert set(blamed(driven)) == {(Fault.PROCESS, "active-1")}
 
@@ -255,7 +255,7 @@ def test_a_second_member_may_leave_while_the_others_save() -> None:
     driven.receive("active-1", FAULTY)  # active-0 has the same shards, and has saved them
     assert driven.assigned() == {}
     drained(driven, "active-2")
-    assert driven.coordinator.phase is Phase.WAITING
+    assert driven.coordinator.phase is RoundPhase.WAITING
     driven.join("spare-1")
     assert driven.assigned() == {"active-0": 0, "spare-0": 1, "active-2": 2, "spare-1": 3}
 
@@ -329,7 +329,7 @@ def test_a_leave_in_a_join_counts() -> None:
     driven.drop("active-0", silent=True)
     driven.join("active-0", driven.token, 0, WorkersState.RUNNING, leaving=LEAVING)
     assert len(driven.take("active-1", m.Drain)) == 1
-    assert driven.coordinator.phase is Phase.RUNNING
+    assert driven.coordinator.phase is RoundPhase.RUNNING
 
 
 def test_a_coordinator_without_standby_coordinators_reports_its_own_unusable_pod_as_lost() -> None:

@@ -23,9 +23,9 @@ from understudy_protocol.enums import (
 from understudy_protocol.hard_state import HardState
 from understudy_protocol.snapshots import RestoreChoice, SavedStep, SavedSteps
 from understudy_sidecar.membership import events as e
-from understudy_sidecar.membership.liveness import Lease
+from understudy_sidecar.membership.liveness import LeaderLease
 from understudy_sidecar.membership.member import Member
-from understudy_sidecar.membership.member_state import Identity, State
+from understudy_sidecar.membership.member_state import Identity, MembershipState
 from understudy_sidecar.membership.voter import Voter
 
 DEFAULT_HEARTBEAT_S = 5.0
@@ -323,7 +323,7 @@ def test_a_coordinator_that_sends_no_message_is_left_and_another_is_called() -> 
     disconnecting, *rest = effects
     assert isinstance(disconnecting.message, m.Disconnecting)
     assert [type(x) for x in rest] == [e.HangupCoordinator, e.Dial]
-    assert driven.member.state is State.DISCONNECTED
+    assert driven.member.state is MembershipState.DISCONNECTED
 
 
 def test_a_member_in_a_candidate_pool_reports_that_it_leaves_for_another_host() -> None:
@@ -389,7 +389,7 @@ def test_messages_that_come_late_do_not_extend_the_lease(late: Any) -> None:
     for _ in range(40):
         effects += driven.later(1.0) + driven.hear(late)
         if driven.now < 1000.0 + HEARD_S:
-            assert driven.member.state is State.JOINED
+            assert driven.member.state is MembershipState.JOINED
     # then the member looks for another coordinator after 15 s, and its workers end after 30 s
     reason = "the coordinator has confirmed no heartbeat for 15 s"
     assert e.ToCoordinator(m.Disconnecting(reason)) in effects
@@ -429,7 +429,7 @@ def test_a_lease_counts_from_the_answer_that_the_coordinator_confirms() -> None:
 
 
 def test_heartbeats_that_are_never_confirmed_fill_no_memory() -> None:
-    lease = Lease(0.0)
+    lease = LeaderLease(0.0)
     for number in range(100):
         lease.on_answer(number, float(number))
     lease.on_confirmation(91)
@@ -516,7 +516,7 @@ def test_a_member_without_its_launcher_reports_that_it_is_gone() -> None:
     driven = running()
     gone = e.ToCoordinator(m.Gone("its launcher has ended"))
     assert driven.do(e.LauncherDown()) == [gone, e.HangupCoordinator("the launcher has ended")]
-    assert driven.member.state is State.NO_LAUNCHER
+    assert driven.member.state is MembershipState.NO_LAUNCHER
     assert driven.member.deadline() is None
 
 
@@ -628,7 +628,7 @@ def test_a_launcher_that_does_not_respond_takes_its_pod_out_of_the_job() -> None
     reason = "its launcher has not responded for 15 s"
     assert e.ToCoordinator(m.Gone(reason, launcher_is_alive=True)) in effects
     assert e.HangupCoordinator(reason) in effects
-    assert driven.member.state is State.NO_LAUNCHER
+    assert driven.member.state is MembershipState.NO_LAUNCHER
 
 
 def test_a_launcher_that_does_not_respond_is_ended_with_the_job() -> None:
@@ -639,7 +639,7 @@ def test_a_launcher_that_does_not_respond_is_ended_with_the_job() -> None:
     for _ in range(15):
         driven.heartbeat()
         driven.later(1.0)
-    assert driven.member.state is State.NO_LAUNCHER
+    assert driven.member.state is MembershipState.NO_LAUNCHER
     # when the operator sends it the close, then its launcher has to exit
     assert e.ToLauncher(l.ExitLauncher(0, "Succeeded: all done")) in driven.do(e.ClosedByOperator(SUCCEEDED))
 
@@ -651,15 +651,15 @@ def test_the_next_coordinator_receives_that_a_launcher_stopped_responding_withou
     driven.launcher_responds = False
     driven.do(e.LinkDown())
     driven.later(15.0)
-    assert driven.member.state is State.DISCONNECTED
+    assert driven.member.state is MembershipState.DISCONNECTED
     # when it finds one, then its Join has the reason why it can take part in no round
     (join,) = [x.message for x in driven.do(e.LinkUp("10.0.0.9")) if isinstance(x, e.ToCoordinator)]
     assert isinstance(join, m.Join)
     assert (join.unable_reason, join.token) == ("its launcher has not responded for 15 s", R0)
     # and once the coordinator knows, the member does not call again
     assert e.HangupCoordinator("its launcher has not responded for 15 s") in driven.hear(WELCOME)
-    state: State = driven.member.state
-    assert state is State.NO_LAUNCHER
+    state: MembershipState = driven.member.state
+    assert state is MembershipState.NO_LAUNCHER
 
 
 def test_a_launcher_that_responds_again_before_a_coordinator_is_found_stays_in_the_job() -> None:
@@ -672,7 +672,7 @@ def test_a_launcher_that_responds_again_before_a_coordinator_is_found_stays_in_t
     assert isinstance(join, m.Join)
     assert join.unable_reason == ""
     driven.hear(WELCOME)
-    assert driven.member.state is State.JOINED
+    assert driven.member.state is MembershipState.JOINED
 
 
 def test_that_a_launcher_has_connected_is_stored_once() -> None:
@@ -741,7 +741,7 @@ def test_any_message_of_the_launcher_is_an_answer() -> None:
         driven.heartbeat()
         driven.report(l.Pong(number) if number % 2 else l.Stepped(R0, number, None, 0.0, 0.0))
         driven.later(4.0)
-    assert driven.member.state is State.JOINED
+    assert driven.member.state is MembershipState.JOINED
 
 
 def test_a_launcher_that_responds_again_brings_its_pod_back() -> None:
@@ -750,7 +750,7 @@ def test_a_launcher_that_responds_again_brings_its_pod_back() -> None:
     driven.later(14.0)
     driven.heartbeat()
     driven.later(2.0)
-    assert driven.member.state is State.NO_LAUNCHER
+    assert driven.member.state is MembershipState.NO_LAUNCHER
     (called,) = [x for x in driven.report(l.Pong(3)) if isinstance(x, e.Dial)]
     assert called.hosts
 

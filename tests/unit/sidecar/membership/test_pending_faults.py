@@ -8,7 +8,7 @@ from understudy_protocol.enums import CloseReason, Fault, Strategy, WorkersState
 from understudy_protocol.observer import Appoint
 from understudy_protocol.recovery import CountedFault
 from understudy_sidecar.membership.events import Tick
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 
 LATE_S = 1.0
 CONFIG_CHANGE_S = 0.5
@@ -68,7 +68,7 @@ def test_a_coordinator_that_was_replaced_during_its_freeze_charges_nothing() -> 
     driven.fail_worker("active-1", "a peer has gone")
     driven.later(1.0, "active-1")
     # then the round is over, and nothing is charged, here or by the standby coordinators
-    assert driven.coordinator.phase is Phase.WAITING
+    assert driven.coordinator.phase is RoundPhase.WAITING
     assert charged(driven) == 0
     assert set(charges_of_standbys(driven)) <= {()}
     # and in the end no other member is left
@@ -214,4 +214,4 @@ def test_an_appointment_makes_the_fault_count() -> None:
     driven.fail_worker("active-1")
     driven.coordinator.appoint(Appoint(2, 0, {}), driven.now)
     assert charged(driven) == 1
-    assert driven.coordinator.phase is Phase.RUNNING
+    assert driven.coordinator.phase is RoundPhase.RUNNING

@@ -5,7 +5,7 @@ from __future__ import annotations
 from understudy_protocol.enums import NO_ROUND, WorkersState
 from understudy_protocol.launcher import CheckReadiness, ExitLauncher, LauncherHello, Readiness
 from understudy_sidecar.membership.events import FromLauncher, LauncherDown, LauncherUp, Tick, ToLauncher
-from understudy_sidecar.membership.pool_spare import Event, PoolSpare, State
+from understudy_sidecar.membership.pool_spare import Event, PoolSpare, PoolSpareState
 
 UNFIT_EXIT_CODE = 85
 ANSWER_S = 8.0
@@ -73,7 +73,7 @@ def test_a_ready_spare_is_checked_again_and_again() -> None:
     driven = ready()
     sent = driven.later(3 * CHECK_READY_S, answers=True)
     assert sent == [CheckReadiness(2), CheckReadiness(3), CheckReadiness(4)]
-    assert driven.waiting.state is State.READY
+    assert driven.waiting.state is PoolSpareState.READY
 
 
 def test_a_launcher_that_does_not_answer_makes_it_unready_and_an_answer_ready_again() -> None:
@@ -82,7 +82,7 @@ def test_a_launcher_that_does_not_answer_makes_it_unready_and_an_answer_ready_ag
     driven.later(ANSWER_S)
     assert driven.waiting.why_not_ready == f"its launcher did not answer within {ANSWER_S:g} s"
     driven.report()
-    assert driven.waiting.state is State.READY
+    assert driven.waiting.state is PoolSpareState.READY
 
 
 def test_an_unrequested_report_counts_at_once() -> None:

@@ -18,7 +18,7 @@ from understudy_protocol.enums import (
 from understudy_protocol.observer import Cause, Recovery
 from understudy_protocol.recovery import CountedFault, History
 from understudy_sidecar.membership.events import Tick
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 
 SETTLE_S = 12.0
 
@@ -35,7 +35,7 @@ def test_a_round_that_all_its_members_claim_continues_without_a_restart() -> Non
     driven.join("spare-0")
     driven.join("active-0", ROUND, 0, RUNNING)
     driven.join("active-1", ROUND, 1, RUNNING)
-    assert driven.coordinator.phase is Phase.RUNNING
+    assert driven.coordinator.phase is RoundPhase.RUNNING
     assert driven.token == ROUND
     assert driven.assigned() == {}
 
@@ -167,7 +167,7 @@ def test_a_member_that_was_asked_to_end_before_the_round_continues_drains_the_ot
     driven.join("active-0", ROUND, 0, RUNNING, leaving=m.Leaving("the trainer container got SIGTERM", 30.0))
     driven.join("active-1", ROUND, 1, RUNNING)
     driven.join("active-2", ROUND, 2, RUNNING)
-    assert driven.coordinator.phase is Phase.RUNNING
+    assert driven.coordinator.phase is RoundPhase.RUNNING
     assert driven.take("active-1", m.Drain) == [m.Drain(ROUND, 28.0)]
     assert driven.take("active-2", m.Drain) == [m.Drain(ROUND, 28.0)]
     assert driven.take("active-0", m.Drain) == []
@@ -572,7 +572,7 @@ def test_round_numbers_do_not_fall_when_members_continue_an_older_round() -> Non
     # when the only member joins from round 3, and trains
     driven.join("active-0", ROUND, 0, RUNNING)
     # then its round continues, the number that observers see stays, and the next round has a higher number
-    assert (driven.coordinator.phase, driven.token) == (Phase.RUNNING, ROUND)
+    assert (driven.coordinator.phase, driven.token) == (RoundPhase.RUNNING, ROUND)
     assert driven.coordinator.snapshot().token.round == 5
     driven.fail_worker("active-0", at_round=ROUND)
     assert driven.token.round == 6

@@ -9,7 +9,7 @@ from tests.unit.sidecar.membership.test_pending_faults import committed, cut_off
 from understudy_protocol import membership as m
 from understudy_protocol.enums import CloseReason, Fault, OnFailedUpdate, RoundToken
 from understudy_protocol.rollouts import Rollouts, UpdateFailure
-from understudy_sidecar.membership.round_state import Phase
+from understudy_sidecar.membership.round_state import RoundPhase
 
 RESTARTS: dict[str, Any] = {"on_failed_update": OnFailedUpdate.RESTART_JOB}
 FAILURE = UpdateFailure("u1", "step-7", "rollout-1 is gone", 1, 5.0)
@@ -104,7 +104,7 @@ def test_an_allowed_retry_is_left_to_the_worker() -> None:
     # when a first update fails
     reports(driven, "active-0", uncertain=2, failure=FAILURE)
     # then it is reported, and the round continues
-    assert (driven.coordinator.phase, driven.coordinator.snapshot().recoveries) == (Phase.RUNNING, ())
+    assert (driven.coordinator.phase, driven.coordinator.snapshot().recoveries) == (RoundPhase.RUNNING, ())
     assert rollouts(driven).failure == FAILURE
     assert rollouts(driven).cause is not None
     # when the next one fails, too
@@ -126,7 +126,7 @@ def test_a_complete_update_withdraws_the_failure() -> None:
 def test_if_only_the_rollouts_restart_training_continues_and_the_operator_receives_the_failure() -> None:
     driven = running(on_failed_update=OnFailedUpdate.RESTART_ROLLOUTS)
     reports(driven, "active-0", uncertain=2, failure=FAILURE)
-    assert (driven.coordinator.phase, driven.coordinator.closed) == (Phase.RUNNING, None)
+    assert (driven.coordinator.phase, driven.coordinator.closed) == (RoundPhase.RUNNING, None)
     assert rollouts(driven).failure == FAILURE
 
 
@@ -155,7 +155,7 @@ def test_a_report_of_an_older_round_is_no_fault() -> None:
     reports(driven, "active-1", uncertain=2, failure=FAILURE, token=first_token)
     reports(driven, "active-1", rank=1, uncertain=1, failure=FAILURE, token=first_token)
     # then no round ends because of them
-    assert driven.coordinator.phase is Phase.RUNNING
+    assert driven.coordinator.phase is RoundPhase.RUNNING
     assert counts(driven) == (2, 0, 1)
 
 

@@ -10,7 +10,7 @@ from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import Fault, RoundToken, Strategy, WorkersState
 from understudy_sidecar.membership.events import Unreachable
-from understudy_sidecar.membership.silence import SilenceWatch, Timeouts
+from understudy_sidecar.membership.silence import SilenceTimeouts, SilenceWatch
 from understudy_sidecar.membership.stall import StepWatch
 
 HEARTBEATS = 3
@@ -19,7 +19,7 @@ REPORT_EVERY_S = 0.5
 CONFIG_CHANGE_S = 0.5
 LATE_ACK_S = 0.5
 
-PATIENCE = Timeouts(answer_s=3.0, silent_after_s=10.0, heartbeat_s=5.0, probe_again_s=5.0)
+PATIENCE = SilenceTimeouts(answer_s=3.0, silent_after_s=10.0, heartbeat_s=5.0, probe_again_s=5.0)
 ALL_MEMBERS = ("active-0", "active-1", "spare-0")
 STALL_S = LEAST_STALL_S + REPORT_EVERY_S
 R0 = RoundToken(1, 1, 0)
