@@ -12,7 +12,7 @@ from understudy_rollout.engine import Admission, Engine, Replica, Tensor, Traine
 from understudy_rollout.failures import UpdateFailed
 from understudy_rollout.job import JobLink
 from understudy_rollout.update import Timeouts, WeightUpdate
-from understudy_rollout.weights import Fence, Former, Group, State
+from understudy_rollout.weights import Fence, Former, Group, WeightsState
 
 __all__ = [
     "Admission",
@@ -23,11 +23,11 @@ __all__ = [
     "Group",
     "JobLink",
     "Replica",
-    "State",
     "Tensor",
     "Timeouts",
     "Trainer",
     "UpdateFailed",
     "WeightUpdate",
+    "WeightsState",
     "in_thread",
 ]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Optional, Protocol
 
-from understudy_rollout.weights import Fence, Former, Group, Held, Weights
+from understudy_rollout.weights import Fence, Former, Group, Weights, WeightsStatus
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Admission(Protocol):
         older update. Return the admission's state from before this update, which may be older than this trainer.
         """
 
-    async def known(self) -> Optional[Held]:
+    async def known(self) -> Optional[WeightsStatus]:
         """The state of the weights, between updates. None: the trainer's own state is as good."""
 
     async def join(self, update: str, group: Group) -> None:
@@ -102,7 +102,7 @@ class NoAdmission:
     async def close(self, update: str, version: str, fence: Fence) -> Optional[Former]:
         return None
 
-    async def known(self) -> Optional[Held]:
+    async def known(self) -> Optional[WeightsStatus]:
         return None
 
     async def join(self, update: str, group: Group) -> None: ...

@@ -20,7 +20,7 @@ from typing import Any, Optional
 
 from understudy_rollout.engine import Replica
 from understudy_rollout.failures import UpdateFailed, describe, note
-from understudy_rollout.weights import NO_FENCE, Fence, State, Weights
+from understudy_rollout.weights import NO_FENCE, Fence, Weights, WeightsState
 
 ENV_SOCKET = "UNDERSTUDY_ROLLOUTS_SOCKET"  # also in understudy_protocol.pod
 ENV_ROUND = "UNDERSTUDY_ROUND"
@@ -101,9 +101,9 @@ class JobLink:
             "type": "Replicas",
             "token": {"epoch": epoch, "term": term, "round": number},
             "rank": self._rank,
-            "fresh": states.count(State.FRESH),
-            "updating": states.count(State.UPDATING),
-            "uncertain": states.count(State.UNCERTAIN),
+            "fresh": states.count(WeightsState.FRESH),
+            "updating": states.count(WeightsState.UPDATING),
+            "uncertain": states.count(WeightsState.UNCERTAIN),
             "version": self._version,
             "failure": failure,
         }

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Callable
 
 from understudy_rollout.engine import Engine, Replica
-from understudy_rollout.engines.http import Refused
+from understudy_rollout.engines.http import EngineErrorAnswer
 from understudy_rollout.failures import EngineUnreachable, StepTimedOut
 from understudy_rollout.gateway import Gateway
 
@@ -63,7 +63,7 @@ async def until_up(replicas: Iterable[Replica], limit_s: float = 600.0, health: 
             try:
                 await asyncio.wait_for(gateway.server.get(health), max(LOOK_EVERY_S, end - loop.time()))
                 return await replica.refresh()
-            except (Refused, EngineUnreachable, asyncio.TimeoutError) as error:
+            except (EngineErrorAnswer, EngineUnreachable, asyncio.TimeoutError) as error:
                 if loop.time() >= end:
                     raise StepTimedOut(f"{gateway.server.url}: not up within {limit_s:g} s: {error}") from error
             await asyncio.sleep(LOOK_EVERY_S)

@@ -42,7 +42,7 @@ class Undo(Enum):
     SETTLE = "settle admission"  # open it if the weights are whole and all else is undone, else mark them
 
 
-class Held(Enum):
+class ReplicaWeights(Enum):
     """The weights that every replica has now."""
 
     OLD = "old"
@@ -73,7 +73,7 @@ class OutOfOrder(Exception):
 
 
 @dataclass(frozen=True)
-class Progress:
+class UpdateProgress:
     """The progress of an update: how many steps have begun, and whether the last of these is done."""
 
     begun: int = 0
@@ -84,13 +84,13 @@ class Progress:
         """The last step that has begun."""
         return STEPS[max(self.begun - 1, 0)]
 
-    def begin(self, step: Step) -> "Progress":
+    def begin(self, step: Step) -> "UpdateProgress":
         if self.begun != self.done or self.begun >= len(STEPS) or STEPS[self.begun] is not step:
             state = "is not done" if self.begun != self.done else "was the last one"
             raise OutOfOrder(f"{step.value!r} cannot begin: {self.step.value!r} {state}")
         return replace(self, begun=self.begun + 1)
 
-    def end(self) -> "Progress":
+    def end(self) -> "UpdateProgress":
         return replace(self, done=self.begun)
 
     def has_begun(self, step: Step) -> bool:
@@ -107,7 +107,7 @@ class Progress:
         return tuple(undo for undo in UNDO_ORDER if undo in due)
 
     @property
-    def held(self) -> Held:
+    def held(self) -> ReplicaWeights:
         if not self.has_begun(Step.TRANSFER):
-            return Held.OLD
-        return Held.NEW if self.is_done(Step.FINALIZE) else Held.MIXED
+            return ReplicaWeights.OLD
+        return ReplicaWeights.NEW if self.is_done(Step.FINALIZE) else ReplicaWeights.MIXED

@@ -32,7 +32,7 @@ from understudy_rollout.failures import (
 )
 from understudy_rollout.job import JobLink, fence_of, link_of_this_process
 from understudy_rollout.sender import Sender
-from understudy_rollout.steps import Held, Progress, Step, Undo
+from understudy_rollout.steps import ReplicaWeights, Step, Undo, UpdateProgress
 from understudy_rollout.weights import Abandon, Begin, Commit, Fence, Group, version_of
 
 TRAINER = "trainer"
@@ -100,7 +100,7 @@ class WeightUpdate:
         self._job = link_of_this_process() if job is None else job
         self._blocked: list[str] = []  # replicas that did not leave the group, and whose servers were not ended
         self._timeouts, self._end_blocked = timeouts, end_blocked
-        self._progress = Progress()
+        self._progress = UpdateProgress()
         self._failed: Optional[BaseException] = None
         self._used = self._in_body = False
         self._touched = False  # some replica's weights may be neither the old nor the new ones
@@ -373,8 +373,8 @@ class WeightUpdate:
             )
         else:
             reason = f"the transfer of version {self.version} failed: {describe(first)}"
-            commits = held is Held.NEW
-        touched = bool(failed) or held is Held.MIXED
+            commits = held is ReplicaWeights.NEW
+        touched = bool(failed) or held is ReplicaWeights.MIXED
         report = partial(replica.admission.abandon, self.id, touched, reason)
         if commits:
             report = partial(replica.admission.open, self.id)

@@ -3,23 +3,23 @@
     state      event             next                      what it does
     ---------  ----------------  ------------------------  ----------------------------------------------------------
     any        Begin             UPDATING                  stores the previous weights, or none if an update never ended
-    UPDATING   Join              UPDATING                  stores the group, until a Commit or a Lost
+    UPDATING   JoinGroup         UPDATING                  stores the group, until a Commit or a WeightsLost
     UPDATING   Commit            FRESH                     the version is the update's
     UPDATING   Abandon, whole    FRESH, UNCERTAIN          the previous state
     UPDATING   Abandon, touched  UNCERTAIN                 with the reason
-    any        Lost              UNCERTAIN                 its engine has ended, and its weights with it
+    any        WeightsLost       UNCERTAIN                 its engine has ended, and its weights with it
     any        a late event      UNCERTAIN                 the event is rejected
 
 Rules: requests are admitted only when FRESH. UNCERTAIN ends only with the Commit of an update. Events name their
 update. An event of an update that does not run is rejected, with two exceptions: a repeated event of the update that
-ended last is already done (unless its weights are Lost), and so is the Abandon of an update whose Begin never came; if
+ended last is already done (unless its weights are lost), and so is the Abandon of an update whose Begin never came; if
 that Begin comes late, it is rejected. A Begin whose fence (epoch, term, round of the job) is older than the newest is
 rejected: its trainer has been replaced.
 
-A late event is a Call, a Join, a Commit or an Abandon (touched) of an update that neither runs nor ended last: a newer
-update has replaced it, and its trainer may have written to the server since. An update that runs at that time can no
-longer be committed, but it can be undone. A restarted gateway reads the whole state with `known` and restores it with
-`of`. No I/O and no clock here.
+A late event is an UpdateCall, a JoinGroup, a Commit or an Abandon (touched) of an update that neither runs nor ended
+last: a newer update has replaced it, and its trainer may have written to the server since. An update that runs at that
+time can no longer be committed, but it can be undone. A restarted gateway reads the whole state with `known` and
+restores it with `of`. No I/O and no clock here.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ NO_FENCE: Fence = (0, 0, 0)
 VERSION_CHARACTERS = 128
 
 
-class State(Enum):
+class WeightsState(Enum):
     FRESH = "Fresh"
     UPDATING = "Updating"
     UNCERTAIN = "Uncertain"
@@ -48,7 +48,7 @@ class Group:
     backend: str = "nccl"
 
 
-class Refused(Exception):
+class EventRejected(Exception):
     """An event of an update that does not run on this replica, or no longer."""
 
 
@@ -60,7 +60,7 @@ class Begin:
 
 
 @dataclass(frozen=True)
-class Call:
+class UpdateCall:
     """A call of this update to the server, or a query whether it still runs."""
 
     update: str
@@ -68,7 +68,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Join:
+class JoinGroup:
     """The server is about to join this group."""
 
     update: str
@@ -88,19 +88,19 @@ class Abandon:
 
 
 @dataclass(frozen=True)
-class Lost:
+class WeightsLost:
     reason: str
 
 
-Event = Union[Begin, Call, Join, Commit, Abandon, Lost]
+Event = Union[Begin, UpdateCall, JoinGroup, Commit, Abandon, WeightsLost]
 NEVER_UPDATED = "no update has reached this server yet"
 
 
 @dataclass(frozen=True)
-class Held:
+class WeightsStatus:
     """The state of the weights, and why they are not Fresh."""
 
-    state: State = State.UNCERTAIN
+    state: WeightsState = WeightsState.UNCERTAIN
     version: str = ""
     reason: str = NEVER_UPDATED
 
@@ -109,8 +109,8 @@ class Held:
 class Known:
     """The whole state of a Weights."""
 
-    now: Held = Held()
-    before: Held = Held()  # restored by an update that touches nothing
+    now: WeightsStatus = WeightsStatus()
+    before: WeightsStatus = WeightsStatus()  # restored by an update that touches nothing
     update: str = ""  # the running one
     ended: str = ""  # the one that ended last
     committed: bool = False  # whether `ended` was committed
@@ -122,7 +122,7 @@ class Known:
 class Former:
     """What an update finds: the previous weights, and the group that was not left."""
 
-    held: Held
+    held: WeightsStatus
     group: Optional[Group] = None
 
 
@@ -130,11 +130,11 @@ class Weights:
     """state, version (of the weights if FRESH, of the coming ones if UPDATING) and reason."""
 
     def __init__(self) -> None:
-        self.state = State.UNCERTAIN
+        self.state = WeightsState.UNCERTAIN
         self.version = ""
         self.reason = NEVER_UPDATED
         self.update = ""  # the id of the running one
-        self._before = Held()
+        self._before = WeightsStatus()
         self._ended = ("", False)  # the update that ended last, and whether it was committed
         self._fence = NO_FENCE
         self._group: Optional[Group] = None
@@ -143,7 +143,7 @@ class Weights:
     def fresh(cls, version: str) -> "Weights":
         """For a server that was started with these weights."""
         weights = cls()
-        weights.state, weights.version, weights.reason = State.FRESH, version, ""
+        weights.state, weights.version, weights.reason = WeightsState.FRESH, version, ""
         return weights
 
     @classmethod
@@ -162,25 +162,25 @@ class Weights:
         """For the update that has just begun."""
         return Former(self._before, self._group)
 
-    def found(self, held: Held) -> None:
+    def found(self, held: WeightsStatus) -> None:
         """Take over a gateway's state, which is newer. In an update it is the state before that update."""
-        if self.state is State.UPDATING:
+        if self.state is WeightsState.UPDATING:
             self._before = held
-        elif held.state is State.UPDATING:
-            self._become(Held(State.UNCERTAIN, "", f"another update was running: {held.reason}"))
+        elif held.state is WeightsState.UPDATING:
+            self._become(WeightsStatus(WeightsState.UNCERTAIN, "", f"another update was running: {held.reason}"))
         else:
             self._become(held)
 
     def handle(self, event: Event) -> None:
-        """Raises Refused."""
+        """Raises EventRejected."""
         if isinstance(event, Begin):
             self._begin(event)
-        elif isinstance(event, Lost):
-            self._become(Held(State.UNCERTAIN, "", event.reason))
+        elif isinstance(event, WeightsLost):
+            self._become(WeightsStatus(WeightsState.UNCERTAIN, "", event.reason))
             self.update, self._group = "", None
-        elif isinstance(event, Call):
+        elif isinstance(event, UpdateCall):
             self._check_runs(event.update, f" of round {_dotted(event.fence)}")
-        elif isinstance(event, Join):
+        elif isinstance(event, JoinGroup):
             self._check_runs(event.update)
             self._group = event.group
         else:
@@ -188,69 +188,69 @@ class Weights:
 
     def _begin(self, event: Begin) -> None:
         if event.fence < self._fence:
-            raise Refused(
+            raise EventRejected(
                 f"update {event.update} is of round {_dotted(event.fence)}, and a trainer of the newer round "
                 f"{_dotted(self._fence)} has replaced this one: stop this trainer"
             )
         if event.update == self._ended[0]:
-            raise Refused(f"update {event.update} has already ended here: begin another one")
+            raise EventRejected(f"update {event.update} has already ended here: begin another one")
         if event.update == self.update:
             return
         if self.update:
             lost = f"update {self.update} to version {self.version} did not finish"
-            if self.state is State.UNCERTAIN:
+            if self.state is WeightsState.UNCERTAIN:
                 lost = self.reason
-            self._before = Held(State.UNCERTAIN, "", lost)
+            self._before = WeightsStatus(WeightsState.UNCERTAIN, "", lost)
         else:
             self._before = self._held()
         self._fence, self.update = event.fence, event.update
         reason = f"the weights are being updated to version {event.version}"
-        self._become(Held(State.UPDATING, event.version, reason))
+        self._become(WeightsStatus(WeightsState.UPDATING, event.version, reason))
 
     def _end(self, event: Union[Commit, Abandon]) -> None:
         commits = isinstance(event, Commit)
         if event.update != self.update:
-            if (event.update, commits) == self._ended and (self.state is State.FRESH or not commits):
+            if (event.update, commits) == self._ended and (self.state is WeightsState.FRESH or not commits):
                 return
             if isinstance(event, Abandon) and not event.touched and not self.update:
                 self._ended = (event.update, commits)
                 return
             if event.update == self._ended[0] or (isinstance(event, Abandon) and not event.touched):
-                raise Refused(self._does_not_run(event.update))
+                raise EventRejected(self._does_not_run(event.update))
             self._refuse_late(event.update)
-        self.update, self._ended = "", (event.update, commits and self.state is State.UPDATING)
-        if commits and self.state is not State.UPDATING:
-            raise Refused(f"update {event.update} cannot be committed: {self.reason}")
+        self.update, self._ended = "", (event.update, commits and self.state is WeightsState.UPDATING)
+        if commits and self.state is not WeightsState.UPDATING:
+            raise EventRejected(f"update {event.update} cannot be committed: {self.reason}")
         if commits:
-            self._become(Held(State.FRESH, self.version, ""))
+            self._become(WeightsStatus(WeightsState.FRESH, self.version, ""))
             self._group = None
         elif isinstance(event, Abandon) and event.touched:
-            self._become(Held(State.UNCERTAIN, "", event.reason))
-        elif self.state is State.UPDATING:
+            self._become(WeightsStatus(WeightsState.UNCERTAIN, "", event.reason))
+        elif self.state is WeightsState.UPDATING:
             self._become(self._before)
 
     def _check_runs(self, update: str, of_round: str = "") -> None:
         if update == self.update:
             return
         if update == self._ended[0]:
-            raise Refused(f"update {update}{of_round} has already ended here: begin another one")
+            raise EventRejected(f"update {update}{of_round} has already ended here: begin another one")
         self._refuse_late(update, of_round)
 
     def _refuse_late(self, update: str, of_round: str = "") -> NoReturn:
         refusal = self._does_not_run(update, of_round)
-        if self.state is not State.UNCERTAIN:
+        if self.state is not WeightsState.UNCERTAIN:
             reason = "continued after a newer update had replaced it, and may have written to the server"
-            self._become(Held(State.UNCERTAIN, "", f"update {update}{of_round} {reason}"))
-        raise Refused(refusal)
+            self._become(WeightsStatus(WeightsState.UNCERTAIN, "", f"update {update}{of_round} {reason}"))
+        raise EventRejected(refusal)
 
     def _does_not_run(self, update: str, of_round: str = "") -> str:
         now = f"update {self.update} runs" if self.update else f"it is {self.state.value}"
         return f"update {update}{of_round} does not run here ({now}): begin it first"
 
-    def _held(self) -> Held:
-        return Held(self.state, self.version, self.reason)
+    def _held(self) -> WeightsStatus:
+        return WeightsStatus(self.state, self.version, self.reason)
 
-    def _become(self, held: Held) -> None:
+    def _become(self, held: WeightsStatus) -> None:
         self.state, self.version, self.reason = held.state, held.version, held.reason
 
 

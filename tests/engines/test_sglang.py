@@ -25,7 +25,7 @@ from tests.engines.conftest import STAND_INS
 from tests.unit.docs.rl_page import block, executed
 from tests.unit.rollout.model import Cluster
 from tests.unit.rollout.sglang_server import SglangServer
-from understudy_rollout import Group, Replica, State, Tensor, Timeouts, Trainer, WeightUpdate
+from understudy_rollout import Group, Replica, Tensor, Timeouts, Trainer, WeightsState, WeightUpdate
 from understudy_rollout.engines import SglangEngine
 from understudy_rollout.failures import EngineRefused, StepTimedOut
 
@@ -126,7 +126,7 @@ async def test_sent_weights_answer_and_so_do_those_of_a_folder(
             else:
                 await load(one, models, version)
             assert await generated(sglang) == ({version}, f"v{version}")
-            assert (one.weights.state, one.weights.version) == (State.FRESH, f"v{version}")
+            assert (one.weights.state, one.weights.version) == (WeightsState.FRESH, f"v{version}")
 
 
 @contextmanager
@@ -192,7 +192,7 @@ async def test_a_tensor_of_another_shape_spoils_neither_the_server_nor_the_next_
         tensors = tiny_llama.tensors(5)[:4]
         with pytest.raises(EngineRefused):
             await send(one, trainer_of(5), 5, [*tensors, replace(tensors[0], name="model.norm.weight")])
-        assert one.weights.state is State.UNCERTAIN
+        assert one.weights.state is WeightsState.UNCERTAIN
         # then the server can still generate
         await generated(sglang)
     # and the next update, of another trainer, succeeds
@@ -208,7 +208,7 @@ async def test_a_missing_folder_spoils_neither_the_server_nor_the_next_update(
     async with replica(sglang) as one:
         with pytest.raises(EngineRefused):
             await load(one, models, 99)
-        assert one.weights.state is State.UNCERTAIN
+        assert one.weights.state is WeightsState.UNCERTAIN
         await generated(sglang)
         await load(one, models, 8)
         assert await generated(sglang) == ({8}, "v8")
@@ -235,7 +235,7 @@ def test_a_trainer_that_fails_releases_the_server(
             with pytest.raises(ZeroDivisionError):
                 await send(one, trainer, 5)
             assert one.group is None
-            assert one.weights.state is (State.FRESH if fails_in == "join_group" else State.UNCERTAIN)
+            assert one.weights.state is (WeightsState.FRESH if fails_in == "join_group" else WeightsState.UNCERTAIN)
             # and the next update succeeds
             await send(one, trainer_of(6), 6)
             assert await generated(sglang) == ({6}, "v6")
@@ -313,6 +313,6 @@ async def test_a_trainer_that_sends_nothing_times_out(
         with pytest.raises(StepTimedOut, match="transfer the weights"):
             async with WeightUpdate([one], trainer, version="v5", timeouts=Timeouts(transfer=2)) as update:
                 await update.transfer(tiny_llama.tensors(5))
-        assert (one.weights.state, one.group) == (State.UNCERTAIN, None)
+        assert (one.weights.state, one.group) == (WeightsState.UNCERTAIN, None)
         await send(one, trainer_of(6), 6)
         assert await generated(sglang) == ({6}, "v6")

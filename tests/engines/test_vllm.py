@@ -17,7 +17,7 @@ from tests.engines.alike import answers_alike
 from tests.engines.gloo_plugin import Group as GlooGroup
 from tests.unit.rollout.model import Cluster
 from tests.unit.rollout.vllm_server import VllmServer
-from understudy_rollout import Group, Replica, State, Tensor, WeightUpdate, in_thread
+from understudy_rollout import Group, Replica, Tensor, WeightsState, WeightUpdate, in_thread
 from understudy_rollout.engines import VllmEngine
 from understudy_rollout.failures import EngineRefused
 
@@ -96,7 +96,7 @@ async def test_sent_weights_answer_and_so_do_those_of_a_folder(vllm: str, models
             await (way(one, version) if way is send else load(one, models, version))
             assert await generated(vllm) == {version}
             assert await version_of(vllm) == f"v{version}"
-            assert (one.weights.state, one.weights.version) == (State.FRESH, f"v{version}")
+            assert (one.weights.state, one.weights.version) == (WeightsState.FRESH, f"v{version}")
 
 
 @pytest.mark.parametrize("broken_at", [1, 4, 8])
@@ -111,7 +111,7 @@ def test_an_update_that_fails_in_a_layer_spoils_neither_the_server_nor_the_next_
             unknown = Tensor("model.layers.9.mlp.down_proj.weight", "float32", tensors[0].shape)
             with pytest.raises(EngineRefused):
                 await send(one, 5, [*tensors, unknown])
-            assert one.weights.state is State.UNCERTAIN
+            assert one.weights.state is WeightsState.UNCERTAIN
             # then the server can still generate
             await generated(vllm)
         # and the next update, of another trainer, succeeds
@@ -127,7 +127,7 @@ async def test_a_load_that_fails_does_not_spoil_the_next_one(vllm: str, models: 
     async with replica(vllm) as one:
         with pytest.raises(EngineRefused):
             await load(one, models, 99)
-        assert one.weights.state is State.UNCERTAIN
+        assert one.weights.state is WeightsState.UNCERTAIN
         await generated(vllm)
     async with replica(vllm) as one:
         await load(one, models, 8)
@@ -143,7 +143,7 @@ async def test_a_failed_release_leaves_a_server_that_generates(vllm: str, models
             async with WeightUpdate([one], version="v5") as update:
                 await update.load(str(models / "5"))
         # then all of it is undone, and the weights are unchanged
-        assert (one.weights.state, one.weights.version) == (State.FRESH, "v4")
+        assert (one.weights.state, one.weights.version) == (WeightsState.FRESH, "v4")
         assert await generated(vllm) == {4}
 
 

@@ -36,7 +36,7 @@ class _NobodyListens(NotDelivered):
     """Nothing listens at the requested address, of the server or of its gateway."""
 
 
-class Refused(EngineRefused):
+class EngineErrorAnswer(EngineRefused):
     def __init__(self, message: str, status: int, answer: str) -> None:
         super().__init__(message)
         self.status, self.answer = status, answer
@@ -113,7 +113,7 @@ class EngineServer:
         text = f"{what}: the server answered {response.status}: {answer.strip()[:MAX_ERROR_CHARACTERS]}"
         if self.admission is not None:
             self._check_answered(self.admission, response.headers.get(NOT_ANSWERED_HEADER), text)
-        raise Refused(text, response.status, answer)
+        raise EngineErrorAnswer(text, response.status, answer)
 
     def _check_answered(self, admission: CallAdmission, not_answered: Optional[str], text: str) -> None:
         if not_answered == REFUSED:

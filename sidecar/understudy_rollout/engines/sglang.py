@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from typing import Optional, Union
 
 from understudy_rollout.engine import Tensor
-from understudy_rollout.engines.http import CallAdmission, EngineServer, NotDelivered, Refused, bearer
+from understudy_rollout.engines.http import CallAdmission, EngineErrorAnswer, EngineServer, NotDelivered, bearer
 from understudy_rollout.failures import EngineRefused, UpdateFailed
 from understudy_rollout.weights import Group
 
@@ -118,14 +118,14 @@ class SglangEngine:
             await self._make_sure()
 
     async def _until_idle(self) -> None:
-        """Raises Refused if it is not idle within IDLE_S."""
+        """Raises EngineErrorAnswer if it is not idle within IDLE_S."""
         loop = asyncio.get_running_loop()
         end = loop.time() + IDLE_S
         while True:
             try:
                 await self.server.post("/flush_cache", params={"timeout": f"{IDLE_S:g}"})
                 return
-            except Refused:
+            except EngineErrorAnswer:
                 if loop.time() >= end:
                     raise
             await asyncio.sleep(ASK_AGAIN_S)
@@ -133,7 +133,7 @@ class SglangEngine:
     async def _begin_session(self) -> None:
         try:
             await self.server.post("/begin_weight_update", {})
-        except Refused as error:
+        except EngineErrorAnswer as error:
             if error.status == NOT_FOUND:
                 return  # an older SGLang
             await self.server.post("/end_weight_update", {})  # a session that an earlier update left open
@@ -142,7 +142,7 @@ class SglangEngine:
     async def _end_session(self, *, may_be_none: bool = False) -> None:
         try:
             await self.server.post("/end_weight_update", {})
-        except Refused as error:
+        except EngineErrorAnswer as error:
             if error.status != NOT_FOUND and not (may_be_none and NO_SESSION in error.answer):
                 raise
         self._session = False
@@ -150,7 +150,7 @@ class SglangEngine:
     async def _destroy_group(self, group: Group) -> None:
         try:
             await self.server.post("/destroy_weights_update_group", {"group_name": group.name})
-        except Refused as error:
+        except EngineErrorAnswer as error:
             if NO_SUCH_GROUP not in error.answer:
                 raise
 
@@ -176,7 +176,7 @@ class SglangEngine:
     async def _generates(self) -> bool:
         try:
             await self.server.get("/health_generate")
-        except Refused:
+        except EngineErrorAnswer:
             return False
         self._kv_released = self._is_uncertain = False
         self._has_generated = True
@@ -187,7 +187,7 @@ class SglangEngine:
             await self.server.post(path, KV)
         except NotDelivered:
             raise
-        except Refused:
+        except EngineErrorAnswer:
             self._is_uncertain = True
             raise
         except BaseException:

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
 from understudy_rollout.engine import Tensor
-from understudy_rollout.engines.http import CallAdmission, EngineServer, Refused, bearer
+from understudy_rollout.engines.http import CallAdmission, EngineErrorAnswer, EngineServer, bearer
 from understudy_rollout.failures import EngineRefused
 from understudy_rollout.weights import Group
 
@@ -100,7 +100,7 @@ class VllmEngine:
             await self._restore()
         try:
             await self.server.post("/shutdown_weight_transfer_engine")
-        except Refused as error:
+        except EngineErrorAnswer as error:
             if DURING_AN_UPDATE not in error.answer:
                 raise
             await self._restore()  # an earlier trainer left it open
@@ -131,12 +131,13 @@ class VllmEngine:
         self._paused = False
 
     async def _restore(self) -> None:
-        """Repair the layers: end the open update, or one without tensors. Raises Refused if no weight transfer is
-        configured.
+        """Repair the layers: end the open update, or one without tensors.
+
+        Raises EngineErrorAnswer if no weight transfer is configured.
         """
         try:
             await self.server.post("/start_weight_update")
-        except Refused as error:
+        except EngineErrorAnswer as error:
             log.info("the server already has an open weight update: %s", error)
         await self.server.post("/finish_weight_update")
         self._open, self._is_usable, self._loading = False, True, False
@@ -144,7 +145,7 @@ class VllmEngine:
     async def _try_restore(self) -> bool:
         try:
             await self._restore()
-        except Refused as error:
+        except EngineErrorAnswer as error:
             log.info("the server has no weight update to end: %s", error)
             return False
         return True

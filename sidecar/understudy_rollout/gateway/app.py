@@ -32,9 +32,9 @@ from understudy_rollout.gateway.bodies import Body
 from understudy_rollout.gateway.connections import MAX_CONNECTIONS, Connections
 from understudy_rollout.gateway.flights import Denied, InFlightRequests
 from understudy_rollout.gateway.listener import address_of
-from understudy_rollout.gateway.proxy import Answer, EngineGone, Proxy, ask
+from understudy_rollout.gateway.proxy import ClientAnswer, EngineGone, Proxy, ask
 from understudy_rollout.gateway.watch import EngineWatch
-from understudy_rollout.weights import Event, Lost, Refused, State, Weights
+from understudy_rollout.weights import Event, EventRejected, Weights, WeightsLost, WeightsState
 
 WEIGHTS = "/understudy/v1/weights"
 ENGINE = "/understudy/v1/engine"
@@ -114,7 +114,7 @@ class GatewayApp:
         try:
             with self._flights.call(call):
                 return await self._asked(request, body)
-        except Refused as refused:
+        except EventRejected as refused:
             log.warning("%s %s: %s", request.method, request.path, refused)
             return _not_answered(409, http.REFUSED, str(refused))
 
@@ -148,7 +148,7 @@ class GatewayApp:
         before = weights.known().now
         try:
             aborted = await handle(event)
-        except Refused as refused:
+        except EventRejected as refused:
             return web.json_response({"error": str(refused)}, status=409)
         except OSError as error:
             unwritten = f"the gateway cannot write its state file, so it rejects the call: {error}"
@@ -195,9 +195,9 @@ class GatewayApp:
 
     async def _in_flight(
         self, request: web.Request, body: Body, version: str
-    ) -> tuple[Answer, Optional[BaseException]]:
+    ) -> tuple[ClientAnswer, Optional[BaseException]]:
         """The client's answer, and the error that has ended it early."""
-        answer = Answer()
+        answer = ClientAnswer()
         with self._flights.flight() as flight:
             # In this task, because a separate one would cost a tenth of the whole request.
             try:
@@ -211,7 +211,7 @@ class GatewayApp:
                 return answer, failed
         return answer, None
 
-    def _broken_off(self, request: web.Request, error: BaseException, answer: Answer) -> web.StreamResponse:
+    def _broken_off(self, request: web.Request, error: BaseException, answer: ClientAnswer) -> web.StreamResponse:
         if isinstance(error, EngineGone):
             self._watch.check()
         if answer.begun is not None:
@@ -238,14 +238,14 @@ class GatewayApp:
         return web.Response(status=502, text=f"the inference server does not answer: {str(error) or 'it closed'}\n")
 
     async def _forward_unlimited(self, request: web.Request) -> web.StreamResponse:
-        answer = Answer()
+        answer = ClientAnswer()
         try:
             await self._proxy.pass_on(request, None, answer, "")
         except (EngineGone, aiohttp.ClientError) as error:
             return web.Response(status=502, text=f"the inference server does not answer: {error}\n")
         return _await_answer(answer)
 
-    def _on_engine_lost(self, lost: Lost) -> None:
+    def _on_engine_lost(self, lost: WeightsLost) -> None:
         """A restarted server has its initial weights, not those of the last update."""
         aborted = self._flights.on_engine_lost(lost)
         log.warning("%s: %d requests aborted", lost.reason, aborted)
@@ -267,7 +267,7 @@ def _continue_without_caller(task: "Optional[asyncio.Task[Any]]") -> None:
         task.uncancel()
 
 
-def _await_answer(answer: Answer) -> web.StreamResponse:
+def _await_answer(answer: ClientAnswer) -> web.StreamResponse:
     given = answer.whole if answer.whole is not None else answer.begun
     assert given is not None
     return given
@@ -287,7 +287,7 @@ def _json(text: object) -> str:
 
 
 def _unavailable(denied: Denied) -> web.Response:
-    kind = "weights_updating" if denied.state is State.UPDATING else "weights_uncertain"
+    kind = "weights_updating" if denied.state is WeightsState.UPDATING else "weights_uncertain"
     body = {"error": {"message": denied.reason, "type": kind, "code": 503}}
     headers = {"Retry-After": str(denied.retry_after_s)}
     return web.Response(status=503, text=json.dumps(body), content_type="application/json", headers=headers)

@@ -10,9 +10,16 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Optional
 
-from understudy_rollout.engines.http import ASK_AGAIN_S, FENCE_HEADER, UPDATE_HEADER, EngineServer, Refused, bearer
+from understudy_rollout.engines.http import (
+    ASK_AGAIN_S,
+    FENCE_HEADER,
+    UPDATE_HEADER,
+    EngineErrorAnswer,
+    EngineServer,
+    bearer,
+)
 from understudy_rollout.failures import AdmissionRefused, EngineUnreachable
-from understudy_rollout.weights import NO_FENCE, Fence, Former, Group, Held, State
+from understudy_rollout.weights import NO_FENCE, Fence, Former, Group, WeightsState, WeightsStatus
 
 WEIGHTS, ENGINE = "/understudy/v1/weights", "/understudy/v1/engine"
 CONFLICT = 409
@@ -33,7 +40,7 @@ class Gateway:
         answer = await self._call_gateway("close", {"update": update, "version": version, "fence": list(fence)})
         return _former(answer)
 
-    async def known(self) -> Optional[Held]:
+    async def known(self) -> Optional[WeightsStatus]:
         return _holding_group(json.loads(await self.server.get(WEIGHTS)))
 
     async def join(self, update: str, group: Group) -> None:
@@ -43,7 +50,7 @@ class Gateway:
         answer = json.loads(
             await self._call_for_running_update("confirm", {"update": update, "fence": list(self._fence)})
         )
-        if answer["state"] != State.UPDATING.value:  # it still runs, but only to be undone
+        if answer["state"] != WeightsState.UPDATING.value:  # it still runs, but only to be undone
             raise AdmissionRefused(f"update {update} cannot be committed: {answer['reason']}")
 
     async def open(self, update: str) -> None:
@@ -83,7 +90,7 @@ class Gateway:
     async def _call_gateway(self, what: str, body: Mapping[str, Any]) -> str:
         try:
             return await self.server.post(f"{WEIGHTS}/{what}", body)
-        except Refused as error:
+        except EngineErrorAnswer as error:
             if error.status == CONFLICT:
                 raise AdmissionRefused(str(error)) from error
             raise
@@ -97,5 +104,5 @@ def _former(answer: str) -> Optional[Former]:
     return Former(_holding_group(fields["held"]), None if group is None else Group(**group))
 
 
-def _holding_group(fields: Any) -> Held:
-    return Held(State(fields["state"]), fields["version"], fields["reason"])
+def _holding_group(fields: Any) -> WeightsStatus:
+    return WeightsStatus(WeightsState(fields["state"]), fields["version"], fields["reason"])

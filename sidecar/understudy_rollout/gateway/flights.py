@@ -16,10 +16,10 @@ from enum import Enum
 from typing import Any, Optional
 
 from understudy_rollout.gateway.weights_file import WeightsFile
-from understudy_rollout.weights import Begin, Call, Event, Lost, Refused, State
+from understudy_rollout.weights import Begin, Event, EventRejected, UpdateCall, WeightsLost, WeightsState
 
 #: Seconds until a denied client may retry: an update takes seconds, and Uncertain weights wait for the next update.
-RETRY_AFTER_S = {State.UPDATING: 1, State.UNCERTAIN: 5}
+RETRY_AFTER_S = {WeightsState.UPDATING: 1, WeightsState.UNCERTAIN: 5}
 #: Less than an update's default timeout for `close`, 60 s.
 WAIT_LIMIT_S = 45.0
 #: For calls of older updates that run at the server when an update begins.
@@ -35,7 +35,7 @@ class Policy(Enum):
 
 @dataclass(frozen=True)
 class Denied:
-    state: State
+    state: WeightsState
     reason: str
     retry_after_s: int
 
@@ -64,7 +64,7 @@ class InFlightRequests:
 
     def denied(self) -> Optional[Denied]:
         weights = self.weights
-        if weights.state is State.FRESH:
+        if weights.state is WeightsState.FRESH:
             return None
         return Denied(weights.state, weights.reason, RETRY_AFTER_S[weights.state])
 
@@ -92,18 +92,18 @@ class InFlightRequests:
         return aborted
 
     def handle(self, event: Event) -> int:
-        """Handle a message of an update, except its Begin. Raises Refused. Return how many requests were aborted."""
-        was_fresh, aborted = self.weights.state is State.FRESH, 0
+        """Handle an event of an update, but no Begin. Return the number of aborted requests. Raises EventRejected."""
+        was_fresh, aborted = self.weights.state is WeightsState.FRESH, 0
         try:
             self.weights_file.handle(event)
         finally:
-            if was_fresh and self.weights.state is not State.FRESH:
+            if was_fresh and self.weights.state is not WeightsState.FRESH:
                 aborted = self._abort()
         return aborted
 
     @contextmanager
-    def call(self, call: Call) -> Iterator[None]:
-        """Registers a running call of the running update to the server. Raises Refused."""
+    def call(self, call: UpdateCall) -> Iterator[None]:
+        """Registers a running call of the running update to the server. Raises EventRejected."""
         self.handle(call)
         this = object()
         self._calls[this] = call.update
@@ -113,7 +113,7 @@ class InFlightRequests:
             del self._calls[this]
             self._call_ended.set()
 
-    def on_engine_lost(self, lost: Lost) -> int:
+    def on_engine_lost(self, lost: WeightsLost) -> int:
         """The server is lost. Return how many requests were aborted."""
         self.weights_file.on_engine_lost(lost)
         return self._abort()
@@ -136,7 +136,7 @@ class InFlightRequests:
             try:
                 await asyncio.wait_for(self._call_ended.wait(), end - asyncio.get_running_loop().time())
             except (asyncio.TimeoutError, TimeoutError) as error:
-                raise Refused(
+                raise EventRejected(
                     f"a call of update {older} still runs at the server after {CALLS_LIMIT_S:g} s, and may change its "
                     f"weights: restart the server, or stop the trainer of that update"
                 ) from error

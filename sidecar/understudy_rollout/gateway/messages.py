@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Union
 
 from understudy_rollout.engines.http import FENCE_HEADER, UPDATE_HEADER
-from understudy_rollout.weights import Abandon, Begin, Call, Commit, Fence, Group, Join, version_of
+from understudy_rollout.weights import Abandon, Begin, Commit, Fence, Group, JoinGroup, UpdateCall, version_of
 
 BODY_BYTES = 64 * 1024
 _REASON_CHARACTERS = 4096
@@ -25,7 +25,7 @@ def begin(body: bytes) -> Begin:
     return Begin(_update(fields), version_of(fields["version"]), _fence(fields["fence"]))
 
 
-def join(body: bytes) -> Join:
+def join(body: bytes) -> JoinGroup:
     fields = _object(body, {"update", "group"})
     group = fields["group"]
     texts, numbers = ("address", "name", "backend"), ("port", "world_size")
@@ -33,21 +33,21 @@ def join(body: bytes) -> Join:
         raise ValueError(f"group: expected a JSON object with {', '.join((*texts, *numbers))}")
     if not all(isinstance(group[x], str) for x in texts) or not all(isinstance(group[x], int) for x in numbers):
         raise ValueError(f"group: expected texts as {', '.join(texts)}, and numbers as {', '.join(numbers)}")
-    return Join(_update(fields), Group(**group))
+    return JoinGroup(_update(fields), Group(**group))
 
 
-def confirm(body: bytes) -> Call:
+def confirm(body: bytes) -> UpdateCall:
     fields = _object(body, {"update", "fence"})
-    return Call(_update(fields), _fence(fields["fence"]))
+    return UpdateCall(_update(fields), _fence(fields["fence"]))
 
 
-def call(headers: Mapping[str, str]) -> Call:
+def call(headers: Mapping[str, str]) -> UpdateCall:
     update, fence = headers.get(UPDATE_HEADER, ""), headers.get(FENCE_HEADER, "").split(".")
     if not update:
         raise ValueError(f"{UPDATE_HEADER}: expected the id of the update that runs; no other may change the server")
     if not all(part.isascii() and part.isdigit() and len(part) < 20 for part in fence):
         raise ValueError(f"{FENCE_HEADER}: expected epoch.term.round")
-    return Call(_update({"update": update}), _fence([int(part) for part in fence]))
+    return UpdateCall(_update({"update": update}), _fence([int(part) for part in fence]))
 
 
 def commit(body: bytes) -> Commit:

@@ -49,7 +49,7 @@ class Proxy:
         if self._session is not None:
             await self._session.close()
 
-    async def pass_on(self, request: web.Request, body: Body, answer: "Answer", version: str) -> None:
+    async def pass_on(self, request: web.Request, body: Body, answer: "ClientAnswer", version: str) -> None:
         """Raises EngineGone, TooLarge, or aiohttp's errors. answer: the client's answer so far."""
         assert self._session is not None
         passed = _passed(request.headers)
@@ -104,7 +104,7 @@ async def ask(method: str, url: str, headers: Mapping[str, str], body: bytes, dr
     return web.Response(status=upstream.status, reason=upstream.reason, headers=_passed(upstream.headers), body=answer)
 
 
-class Answer:
+class ClientAnswer:
     """The client's answer so far: nothing, a beginning, or all of it."""
 
     def __init__(self) -> None:

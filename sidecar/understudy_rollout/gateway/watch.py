@@ -13,7 +13,7 @@ from typing import Callable, Optional
 
 from understudy_rollout.gateway.listener import listener_at
 from understudy_rollout.gateway.weights_file import engine_gone
-from understudy_rollout.weights import Lost
+from understudy_rollout.weights import WeightsLost
 
 CHECK_EVERY_S = 1.0
 SILENT_S = 3  # a server on a machine that has failed sends no FIN
@@ -24,8 +24,8 @@ class EngineWatch:
     def __init__(
         self,
         address: tuple[str, int],
-        sees: Callable[[Optional[str]], Optional[Lost]],
-        lost: Callable[[Lost], None],
+        sees: Callable[[Optional[str]], Optional[WeightsLost]],
+        lost: Callable[[WeightsLost], None],
     ) -> None:
         self._address, self._on_listener, self._on_lost = address, sees, lost
         self._known = False  # a server was connected, and its end was not reported yet
@@ -91,7 +91,7 @@ class EngineWatch:
         self.check()
         known, self._known = self._known, False
         if known and listener_at(self._address) is None:
-            self._on_lost(Lost(engine_gone(why)))
+            self._on_lost(WeightsLost(engine_gone(why)))
 
 
 class _EngineConnection(asyncio.Protocol):

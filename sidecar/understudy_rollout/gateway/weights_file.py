@@ -14,7 +14,18 @@ from pathlib import Path
 from typing import Any, Optional
 
 from understudy_rollout.gateway.listener import NOBODY
-from understudy_rollout.weights import Call, Commit, Event, Group, Held, Known, Lost, Refused, State, Weights
+from understudy_rollout.weights import (
+    Commit,
+    Event,
+    EventRejected,
+    Group,
+    Known,
+    UpdateCall,
+    Weights,
+    WeightsLost,
+    WeightsState,
+    WeightsStatus,
+)
 
 _FORMAT = 2
 NO_VERSION = "this gateway was restarted, and the inference server may have been restarted, too"
@@ -30,20 +41,20 @@ class WeightsFile:
         self._server = server  # the server process with these weights, from `listener_at`
 
     def handle(self, event: Event) -> None:
-        """Raises Refused, or OSError if the state could not be stored: then the message must not be acknowledged."""
+        """Raises EventRejected, or OSError if the state could not be stored: then do not acknowledge the message."""
         try:
             self.weights.handle(event)
-        except Refused:
+        except EventRejected:
             self._write_or_log()  # a rejected late event still changes the state
             raise
-        if isinstance(event, Call):
+        if isinstance(event, UpdateCall):
             return
         if isinstance(event, Commit) and self._server == NOBODY:
             self._server = None  # it listens, because an update has reached it, so the check is not reliable here
         self.write()
 
-    def on_listener(self, listener: Optional[str]) -> Optional[Lost]:
-        """Take over the process that listens now. Return Lost if these weights belong to another one."""
+    def on_listener(self, listener: Optional[str]) -> Optional[WeightsLost]:
+        """Take over the process that listens now. Return WeightsLost if these weights belong to another one."""
         if listener is None or listener == self._server:
             return None
         previous, self._server = self._server, listener
@@ -51,9 +62,9 @@ class WeightsFile:
             self._write_or_log()
             return None
         process = "no process" if listener == NOBODY else "another process"
-        return Lost(engine_gone(f"{process} listens on its port"))
+        return WeightsLost(engine_gone(f"{process} listens on its port"))
 
-    def on_engine_lost(self, lost: Lost) -> None:
+    def on_engine_lost(self, lost: WeightsLost) -> None:
         self.weights.handle(lost)
         self._write_or_log()
 
@@ -97,9 +108,11 @@ def _read(file: Path, listener: Optional[str], initial_version: str) -> WeightsF
     except (ValueError, KeyError, TypeError, RecursionError, OSError) as error:
         why = error.strerror if isinstance(error, OSError) else type(error).__name__  # other texts quote the file
         reason = f"this gateway was restarted and cannot read its state file {file}: {why}"
-        return WeightsFile(Weights.of(Known(Held(reason=reason))), file, listener)
+        return WeightsFile(Weights.of(Known(WeightsStatus(reason=reason))), file, listener)
     weights_file = WeightsFile(Weights.of(known), file, server)
-    lost = weights_file.on_listener(listener) if listener is not None and server is not None else Lost(NO_VERSION)
+    lost = (
+        weights_file.on_listener(listener) if listener is not None and server is not None else WeightsLost(NO_VERSION)
+    )
     if lost is not None:
         weights_file.weights.handle(lost)
     log.info("read the state file: weights %s %s", weights_file.weights.state.value, weights_file.weights.version)
@@ -117,5 +130,5 @@ def _known(fields: Any) -> Known:
     return Known(now=now, before=before, fence=(epoch, term, number), group=joined, **weights)
 
 
-def _held(fields: Any) -> Held:
-    return Held(State(fields["state"]), fields["version"], fields["reason"])
+def _held(fields: Any) -> WeightsStatus:
+    return WeightsStatus(WeightsState(fields["state"]), fields["version"], fields["reason"])

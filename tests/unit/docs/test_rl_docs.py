@@ -26,7 +26,7 @@ from tests.unit.rollout.vllm_server import VllmServer
 from tests.unit.virtual_time import run
 from understudy_operator.observe.read_spec import read_spec
 from understudy_protocol.enums import OnFailedUpdate
-from understudy_rollout import Group, Replica, State, Tensor, WeightUpdate
+from understudy_rollout import Group, Replica, Tensor, WeightsState, WeightUpdate
 from understudy_rollout.engines import SglangEngine
 from understudy_rollout.gateway import Gateway
 from understudy_rollout.gateway.__main__ import options
@@ -61,7 +61,7 @@ def test_the_first_example_updates_two_servers() -> None:
         trainer.send = send  # type: ignore[method-assign]
         given = {"engine_0": engines[0], "engine_1": engines[1], "trainer": trainer, "buckets": [TENSORS]}
         defined = await executed(block("python", 'version="step-700"'), **given)
-        assert {(x.weights.state, x.weights.version) for x in defined["replicas"]} == {(State.FRESH, "step-700")}
+        assert {(x.weights.state, x.weights.version) for x in defined["replicas"]} == {(WeightsState.FRESH, "step-700")}
         assert {tuple(engine.holds.values()) for engine in engines} == {("new", "new")}
 
     run(story())

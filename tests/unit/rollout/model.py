@@ -12,7 +12,18 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from understudy_rollout import Group, Replica, Tensor, Timeouts, WeightUpdate
-from understudy_rollout.weights import Abandon, Begin, Call, Commit, Fence, Former, Held, Join, State, Weights
+from understudy_rollout.weights import (
+    Abandon,
+    Begin,
+    Commit,
+    Fence,
+    Former,
+    JoinGroup,
+    UpdateCall,
+    Weights,
+    WeightsState,
+    WeightsStatus,
+)
 
 TENSORS = (Tensor("a", "float32", (2, 2)), Tensor("b", "float32", (4,)))
 TRAINER = "trainer"
@@ -263,14 +274,14 @@ class ModelGate(Side):
         await self.call("close", lambda: self.weights.handle(Begin(update, version, fence)), lambda: None)
         return self.weights.former()
 
-    async def known(self) -> Held:
+    async def known(self) -> WeightsStatus:
         return self.weights.known().now
 
     async def join(self, update: str, group: Group) -> None:
-        await self.call("join", lambda: self.weights.handle(Join(update, group)), lambda: None)
+        await self.call("join", lambda: self.weights.handle(JoinGroup(update, group)), lambda: None)
 
     async def confirm(self, update: str) -> None:
-        await self.call("confirm", lambda: self.weights.handle(Call(update)), lambda: None)
+        await self.call("confirm", lambda: self.weights.handle(UpdateCall(update)), lambda: None)
 
     async def open(self, update: str) -> None:
         await self.call("open", lambda: None, lambda: self.weights.handle(Commit(update)))
@@ -280,7 +291,7 @@ class ModelGate(Side):
 
     @property
     def admits(self) -> bool:
-        return self.alive and self.weights.state is State.FRESH
+        return self.alive and self.weights.state is WeightsState.FRESH
 
 
 class Cluster:
@@ -337,13 +348,13 @@ class Cluster:
         for replica in self.replicas:
             engine, gate = self.engines[replica.name], self.gates[replica.name]
             assert replica.updated_by is None
-            assert replica.weights.state is not State.UPDATING
+            assert replica.weights.state is not WeightsState.UPDATING
             if not engine.alive:
-                assert replica.weights.state is State.UNCERTAIN, f"{replica.name} is marked"
+                assert replica.weights.state is WeightsState.UNCERTAIN, f"{replica.name} is marked"
             elif not self.is_whole(engine):
                 assert replica.name in not_undone, f"it can generate, has its KV cache, and is in no group: {replica}"
-                assert replica.weights.state is State.UNCERTAIN, f"{replica.name} is marked"
-            if replica.weights.state is State.FRESH:
+                assert replica.weights.state is WeightsState.UNCERTAIN, f"{replica.name} is marked"
+            if replica.weights.state is WeightsState.FRESH:
                 assert set(engine.holds.values()) == {replica.weights.version} == {engine.version}
                 assert engine.prefixes_of <= {replica.weights.version}, "no prefix of other weights is left"
             if gate.admits:

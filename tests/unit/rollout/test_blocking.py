@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.unit.rollout.model import PATIENT, TENSORS, Broken, Cluster, Fault, Kind, Place, notes
-from understudy_rollout import BlockingWeightUpdate, State, blocking, in_thread, interruptions
+from understudy_rollout import BlockingWeightUpdate, WeightsState, blocking, in_thread, interruptions
 
 if TYPE_CHECKING:
     from _typeshed import TraceFunction
@@ -41,7 +41,7 @@ def test_an_error_is_raised_in_the_trainers_thread_when_the_update_is_undone() -
     ):
         update.transfer(TENSORS)
     cluster.check()
-    assert {x.weights.state for x in cluster.replicas} == {State.UNCERTAIN}
+    assert {x.weights.state for x in cluster.replicas} == {WeightsState.UNCERTAIN}
 
 
 def test_a_failure_on_the_way_in_is_undone_too() -> None:

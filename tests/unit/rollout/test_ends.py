@@ -12,7 +12,7 @@ import pytest
 from tests.unit.rollout.guarded import until
 from tests.unit.rollout.model import PATIENT, TENSORS, Broken, Cluster, Fault, Kind, ModelEngine, Place, notes
 from tests.unit.virtual_time import in_virtual_time, run
-from understudy_rollout import JobLink, Replica, State, WeightUpdate
+from understudy_rollout import JobLink, Replica, WeightsState, WeightUpdate
 
 NO_FENCE = (0, 0, 0)
 
@@ -62,7 +62,7 @@ def test_a_main_that_returns_during_the_undo_does_not_interrupt_it() -> None:
     run(main())
     # then everything is undone, and the first error is kept
     assert isinstance(updating[0].exception(), Broken)
-    assert {x.weights.state for x in cluster.replicas} == {State.UNCERTAIN}
+    assert {x.weights.state for x in cluster.replicas} == {WeightsState.UNCERTAIN}
     cluster.check()
 
 
@@ -76,7 +76,7 @@ def test_a_main_that_returns_during_the_update_has_it_undone() -> None:
         await until(lambda: hanging.happened or task.done())
 
     run(main())
-    assert {x.weights.state for x in cluster.replicas} == {State.UNCERTAIN}
+    assert {x.weights.state for x in cluster.replicas} == {WeightsState.UNCERTAIN}
     cluster.check()
 
 
@@ -114,7 +114,7 @@ def test_a_second_ctrl_c_in_asyncio_run_does_not_interrupt_the_undo(
     with pytest.raises(KeyboardInterrupt):
         run_without_limit(main)
     # then everything is undone
-    assert {x.weights.state for x in cluster.replicas} == {State.UNCERTAIN}
+    assert {x.weights.state for x in cluster.replicas} == {WeightsState.UNCERTAIN}
     cluster.check()
 
 
@@ -202,7 +202,7 @@ async def test_a_load_that_an_engine_lacks_touches_nothing() -> None:
     with pytest.raises(ValueError, match="load: rollout-1: its engine ModelEngine has no load"):
         async with WeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=PATIENT) as update:
             await update.load("v1")
-    assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, "v0")}
+    assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(WeightsState.FRESH, "v0")}
     cluster.check()
 
 

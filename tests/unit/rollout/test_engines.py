@@ -33,7 +33,7 @@ from tests.unit.rollout.servers import EngineServer, listener_at
 from tests.unit.rollout.sglang_server import OlderSglangServer, SglangServer
 from tests.unit.rollout.vllm_server import PlainVllmServer, VllmServer
 from tests.unit.virtual_time import in_virtual_time
-from understudy_rollout import Group, State, Timeouts, WeightUpdate
+from understudy_rollout import Group, Timeouts, WeightsState, WeightUpdate
 from understudy_rollout.engines import SglangEngine, VllmEngine
 from understudy_rollout.failures import EngineRefused, EngineUnreachable, StepTimedOut
 from understudy_rollout.gateway import Gateway, watch
@@ -212,7 +212,7 @@ async def test_updates_one_after_the_other_reach_every_server(engine: str, loads
         for version in ("v1", "v2"):
             assert await cluster.update(version) is None
             cluster.check()
-            assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, version)}
+            assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(WeightsState.FRESH, version)}
 
 
 @pytest.mark.parametrize(("engine", "loads", "method", "place", "kind"), CASES)
@@ -241,13 +241,13 @@ async def test_a_fault_at_any_call_leaves_every_server_whole_or_marked(
         # and the invariants are true
         cluster.check()
         if step in ("transfer", "finalize"):
-            assert {x.weights.state for x in cluster.replicas} == {State.UNCERTAIN}
+            assert {x.weights.state for x in cluster.replicas} == {WeightsState.UNCERTAIN}
 
         # and when a killed server is back, the next update reaches all
         await cluster.restart_dead()
         assert await cluster.update("v2") is None
         cluster.check()
-        assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, "v2")}
+        assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(WeightsState.FRESH, "v2")}
 
 
 @pytest.mark.parametrize(("engine", "loads", "undo", "place", "kind"), UNDO_CASES)
@@ -269,13 +269,13 @@ async def test_a_fault_in_an_undo_leaves_every_server_whole_or_marked(
         assert second.happened
         assert any(line.startswith("and undo: ") and "rollout-1" in line for line in notes(error))
         cluster.check("rollout-1")
-        assert {x.weights.state for x in cluster.replicas} == {State.UNCERTAIN}
+        assert {x.weights.state for x in cluster.replicas} == {WeightsState.UNCERTAIN}
 
         # and the next update makes both whole, in either way
         await cluster.restart_dead()
         assert await cluster.update("v2") is None
         cluster.check()
-        assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, "v2")}
+        assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(WeightsState.FRESH, "v2")}
 
 
 @pytest.mark.parametrize("then_loads", [False, True])
@@ -302,7 +302,7 @@ async def test_a_restarted_trainer_can_update_the_servers_that_its_predecessor_l
         assert await cluster.update("v2") is None
         # then all their weights are from that update
         cluster.check()
-        assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, "v2")}
+        assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(WeightsState.FRESH, "v2")}
 
 
 @each_engine
@@ -351,7 +351,7 @@ async def test_an_error_in_an_answer_with_status_200_is_detected() -> None:
         # then the update fails, and the server is marked
         assert isinstance(error, EngineRefused)
         assert 'reset_prefix_cache: requests still hold blocks; got {"success": false}' in str(error)
-        assert [x.weights.state for x in cluster.replicas] == [State.FRESH, State.UNCERTAIN]
+        assert [x.weights.state for x in cluster.replicas] == [WeightsState.FRESH, WeightsState.UNCERTAIN]
 
 
 @in_virtual_time
@@ -423,7 +423,7 @@ async def test_a_sleeping_cache_is_woken_up_before_it_is_used(engine: str, pause
             await update.transfer(TENSORS)
         # then it survives, and generates with the new weights
         cluster.check()
-        assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, "v1")}
+        assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(WeightsState.FRESH, "v1")}
 
 
 @pytest.mark.parametrize("release_kv", [False, True])
@@ -438,7 +438,7 @@ async def test_a_vllm_whose_weights_sleep_is_woken_up_before_they_are_used(engin
         async with update:
             await update.load("v1")
         cluster.check()
-        assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, "v1")}
+        assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(WeightsState.FRESH, "v1")}
 
 
 @in_virtual_time
@@ -452,7 +452,7 @@ async def test_an_sglang_whose_weights_sleep_too_is_rejected_before_they_are_use
         assert "the server does not generate: its weights may have been released" in str(error)
         assert model.alive
         # and the weights are unchanged
-        assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, "v0")}
+        assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(WeightsState.FRESH, "v0")}
 
 
 @pytest.mark.parametrize("engine", SLEEPERS)

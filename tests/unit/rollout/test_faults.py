@@ -26,7 +26,7 @@ from tests.unit.rollout.model import (
     only,
 )
 from tests.unit.virtual_time import in_virtual_time
-from understudy_rollout import State
+from understudy_rollout import WeightsState
 from understudy_rollout.failures import StepTimedOut
 from understudy_rollout.steps import Step
 
@@ -77,15 +77,18 @@ async def test_a_fault_anywhere_leaves_every_replica_whole_or_marked(
     for name, weights in states.items():
         gone = not cluster.gates[name].alive
         if step in TOUCHING or gone:
-            assert weights.state is State.UNCERTAIN
+            assert weights.state is WeightsState.UNCERTAIN
         else:
-            assert (weights.state, weights.version) == (State.FRESH, "v1" if step in AFTER_THE_LAST_TENSOR else "v0")
+            assert (weights.state, weights.version) == (
+                WeightsState.FRESH,
+                "v1" if step in AFTER_THE_LAST_TENSOR else "v0",
+            )
 
     # and when killed sides are back, the next update reaches all
     cluster.restart()
     assert await cluster.update("v2") is None
     cluster.check()
-    assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, "v2")}
+    assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(WeightsState.FRESH, "v2")}
     assert all(gate.admits for gate in cluster.gates.values())
 
 
@@ -142,9 +145,13 @@ async def test_a_fault_in_an_undo_leaves_every_replica_whole_or_marked(
     weights = {replica.name: replica.weights for replica in cluster.replicas}
     hit = weights.get(side.removeprefix("gate of "))
     if hit is not None:
-        assert hit.state is State.UNCERTAIN
+        assert hit.state is WeightsState.UNCERTAIN
     # and the others are as without the failed undo
-    expected = {"old": (State.FRESH, "v0"), "mixed": (State.UNCERTAIN, ""), "new": (State.FRESH, "v1")}[held]
+    expected = {
+        "old": (WeightsState.FRESH, "v0"),
+        "mixed": (WeightsState.UNCERTAIN, ""),
+        "new": (WeightsState.FRESH, "v1"),
+    }[held]
     for name, other in weights.items():
         if other is not hit:
             assert (other.state, other.version) == expected, name
@@ -153,7 +160,7 @@ async def test_a_fault_in_an_undo_leaves_every_replica_whole_or_marked(
     cluster.restart()
     assert await cluster.update("v2") is None
     cluster.check()
-    assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, "v2")}
+    assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(WeightsState.FRESH, "v2")}
 
 
 @in_virtual_time
@@ -177,7 +184,7 @@ async def test_each_undo_is_tried_even_if_another_one_fails() -> None:
         assert any(str(fault.raised) in line for line in notes(error))
     # and the replica is marked, with the failed undos
     weights = cluster.replicas[1].weights
-    assert weights.state is State.UNCERTAIN
+    assert weights.state is WeightsState.UNCERTAIN
     assert "could not be undone (leave the group, resume the KV cache, flush the prefix cache" in weights.reason
 
 

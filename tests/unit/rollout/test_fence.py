@@ -11,8 +11,8 @@ import pytest
 from tests.unit.rollout.guarded import TOKEN, Guarded, guarded, until
 from tests.unit.rollout.model import PATIENT, TENSORS, Cluster, ModelEngine, World
 from tests.unit.virtual_time import in_virtual_time
-from understudy_rollout import Group, Replica, State, Tensor, WeightUpdate
-from understudy_rollout.engines.http import EngineServer, NotDelivered, Refused
+from understudy_rollout import Group, Replica, Tensor, WeightsState, WeightUpdate
+from understudy_rollout.engines.http import EngineErrorAnswer, EngineServer, NotDelivered
 from understudy_rollout.failures import AdmissionRefused, EngineUnreachable
 from understudy_rollout.gateway import Gateway
 from understudy_rollout.gateway.flights import Policy
@@ -131,7 +131,7 @@ async def test_a_trainer_that_thaws_after_a_newer_update_writes_nothing_and_the_
         # and neither the call nor the undo of its update reached the server
         await frozen.__aexit__(type(late.value), late.value, None)
         assert site.server.controls == before
-        assert old.replica.weights.state is State.UNCERTAIN
+        assert old.replica.weights.state is WeightsState.UNCERTAIN
         async with new.update("v3") as update:
             await update.transfer(TENSORS)
         assert await status_of_an_answer(site) == (200, "v3")
@@ -299,13 +299,13 @@ async def test_a_call_of_an_older_update_that_never_ends_blocks_the_newer_one() 
 async def test_a_call_to_the_server_needs_the_token_and_an_update() -> None:
     async with guarded() as site:
         stranger = EngineServer(Gateway(site.url, "guessed"))
-        with pytest.raises(Refused, match="401"):
+        with pytest.raises(EngineErrorAnswer, match="401"):
             await stranger.get("/health")
         server = EngineServer(site.admission)
         await server.get("/health")  # calls that only read need no update
-        with pytest.raises(Refused, match=r"400.*Understudy-Update"):
+        with pytest.raises(EngineErrorAnswer, match=r"400.*Understudy-Update"):
             await server.post("/control/flush")
-        with pytest.raises(Refused, match=r"400.*Understudy-Update"):
+        with pytest.raises(EngineErrorAnswer, match=r"400.*Understudy-Update"):
             await server.get("/flush_cache")  # a GET may change a server's state
         assert site.server.controls == []
         assert (await site.ask()).status == 200
@@ -320,7 +320,7 @@ async def test_the_servers_answers_are_forwarded_unchanged() -> None:
         assert site.server.controls == [("flush", {"a": 1})]
         assert site.server.seen == [("Bearer key", "timeout=30", None)]
         # a rejection by the server is no rejection by the gateway
-        with pytest.raises(Refused, match="409: occupied") as refused:
+        with pytest.raises(EngineErrorAnswer, match="409: occupied") as refused:
             await server.post("/control/refuse")
         assert refused.value.status == 409
         # after a broken connection the effect is unknown; without a connection there was none

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from tests.unit.rollout.guarded import TOKEN, guarded
 from tests.unit.rollout.model import PATIENT, Cluster
 from tests.unit.rollout.sglang_server import SglangServer
-from understudy_rollout import Replica, State, WeightUpdate
+from understudy_rollout import Replica, WeightsState, WeightUpdate
 from understudy_rollout.engines import SglangEngine
 from understudy_rollout.gateway import Gateway
 
@@ -49,4 +49,4 @@ def test_each_step_may_have_its_own_event_loop() -> None:
                     await update.load(version)
 
             asyncio.run(step())
-            assert (replica.weights.state, replica.weights.version) == (State.FRESH, version)
+            assert (replica.weights.state, replica.weights.version) == (WeightsState.FRESH, version)

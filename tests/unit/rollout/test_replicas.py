@@ -12,7 +12,7 @@ from aiohttp import web
 from tests.unit.rollout.guarded import guarded
 from tests.unit.rollout.model import PATIENT, Broken, Cluster, Fault, Kind, ModelEngine, Place, World
 from tests.unit.virtual_time import in_virtual_time
-from understudy_rollout import Replica, State, WeightUpdate
+from understudy_rollout import Replica, WeightsState, WeightUpdate
 from understudy_rollout.failures import StepTimedOut
 from understudy_rollout.gateway import Gateway
 from understudy_rollout.gateway.app import WEIGHTS
@@ -57,7 +57,7 @@ async def test_replicas_without_a_gateway_are_not_waited_for() -> None:
     await until_up([Replica("rollout-0", ModelEngine("rollout-0", World()))], limit_s=0)
 
 
-def seen(replica: Replica) -> tuple[State, str]:
+def seen(replica: Replica) -> tuple[WeightsState, str]:
     return replica.weights.state, replica.weights.version
 
 
@@ -65,13 +65,13 @@ def seen(replica: Replica) -> tuple[State, str]:
 async def test_a_replica_of_a_restarted_trainer_has_its_gateways_state() -> None:
     async with guarded("v7") as site:
         replica = Replica("rollout-0", ModelEngine("rollout-0", World()), admission=site.admission)
-        assert seen(replica) == (State.UNCERTAIN, "")
+        assert seen(replica) == (WeightsState.UNCERTAIN, "")
         await until_up([replica])
-        assert seen(replica) == (State.FRESH, "v7")
+        assert seen(replica) == (WeightsState.FRESH, "v7")
         # and that its server was restarted
         await site.server.restart("base")
         await until_up([replica])
-        assert seen(replica) == (State.UNCERTAIN, "")
+        assert seen(replica) == (WeightsState.UNCERTAIN, "")
         assert "the inference server was restarted or lost" in replica.weights.reason
 
 
@@ -87,7 +87,7 @@ async def test_an_update_that_touches_nothing_keeps_its_gateways_state() -> None
             async with WeightUpdate([replica], version="v8", timeouts=PATIENT):
                 raise AssertionError("not reached")
         # then they are Fresh, in the trainer and in the gateway
-        assert seen(replica) == (State.FRESH, "v7")
+        assert seen(replica) == (WeightsState.FRESH, "v7")
         assert (await site.state())["state"] == "Fresh"
 
 
@@ -97,7 +97,7 @@ async def test_a_replica_that_another_trainer_updates_is_uncertain_here() -> Non
         replica = Replica("rollout-0", ModelEngine("rollout-0", World()), admission=site.admission)
         await site.close("of another", "v8")
         await replica.refresh()
-        assert seen(replica) == (State.UNCERTAIN, "")
+        assert seen(replica) == (WeightsState.UNCERTAIN, "")
         assert replica.weights.reason == "another update was running: the weights are being updated to version v8"
 
 
@@ -105,4 +105,4 @@ async def test_a_replica_without_a_gateway_has_the_state_of_its_updates() -> Non
     (replica,) = Cluster(1).replicas
     replica.admission = Replica("other", replica.engine).admission
     await replica.refresh()
-    assert seen(replica) == (State.FRESH, "v0")
+    assert seen(replica) == (WeightsState.FRESH, "v0")

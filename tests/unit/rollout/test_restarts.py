@@ -11,7 +11,7 @@ import pytest
 from tests.unit.rollout.guarded import Guarded, guarded, until
 from tests.unit.rollout.model import OF_ENGINES, PATIENT, Broken, Cluster, Place, Side
 from tests.unit.virtual_time import in_virtual_time
-from understudy_rollout import State, WeightUpdate
+from understudy_rollout import WeightsState, WeightUpdate
 from understudy_rollout.failures import AdmissionRefused, EngineRefused
 
 VERSION_HEADER = "Understudy-Weight-Version"
@@ -74,7 +74,7 @@ async def test_a_finished_transfer_is_opened_when_its_gateway_is_back(away_s: fl
             await update.load("v1")
         # then the gateway gets the message as soon as it is back
         assert await seen(site) == ("Fresh", "v1")
-        assert (replica.weights.state, replica.weights.version) == (State.FRESH, "v1")
+        assert (replica.weights.state, replica.weights.version) == (WeightsState.FRESH, "v1")
 
 
 @in_virtual_time
@@ -261,6 +261,6 @@ async def test_a_gateway_restarted_at_any_call_of_an_update_has_a_true_state_aft
         # and they are admitted only if they are of one version
         site.server.version = ",".join(sorted(set(cluster.engines["rollout-0"].holds.values())))
         response = await site.ask()
-        assert (response.status == 200) == (replica.weights.state is State.FRESH)
+        assert (response.status == 200) == (replica.weights.state is WeightsState.FRESH)
         if response.status == 200:
             assert (await response.json())["text"] == response.headers[VERSION_HEADER] == state[1]

@@ -18,7 +18,7 @@ from tests.unit.rollout.model import (
     Place,
 )
 from tests.unit.virtual_time import run
-from understudy_rollout import State, Timeouts
+from understudy_rollout import Timeouts, WeightsState
 
 REPLICAS = ("rollout-0", "rollout-1", "rollout-2")
 CALLS = [(name, method) for name in REPLICAS for method in (*OF_ENGINES, "load")]
@@ -87,6 +87,6 @@ def test_no_sequence_of_faults_leaves_a_replica_broken(updates: list[tuple[list[
         cluster.loads = False
         assert await cluster.update("last") is None
         cluster.check()
-        assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, "last")}
+        assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(WeightsState.FRESH, "last")}
 
     run(story())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from understudy_rollout.steps import STEPS, UNDO_ORDER, Held, OutOfOrder, Progress, Step, Undo
+from understudy_rollout.steps import STEPS, UNDO_ORDER, OutOfOrder, ReplicaWeights, Step, Undo, UpdateProgress
 
 
-def upto(step: Step, *, done: bool) -> Progress:
-    progress = Progress()
+def upto(step: Step, *, done: bool) -> UpdateProgress:
+    progress = UpdateProgress()
     for each in STEPS[: STEPS.index(step)]:
         progress = progress.begin(each).end()
     progress = progress.begin(step)
@@ -26,7 +26,7 @@ def test_an_undo_is_owed_until_its_step_is_done_on_all_replicas() -> None:
 
 
 def test_nothing_is_owed_before_the_first_step_and_after_the_last() -> None:
-    assert Progress().owed == ()
+    assert UpdateProgress().owed == ()
     assert upto(Step.OPEN, done=True).owed == ()
 
 
@@ -39,16 +39,16 @@ def test_undos_come_in_one_order(step: Step) -> None:
 
 def test_weights_are_mixed_from_the_start_of_the_transfer_to_the_end_of_finalize() -> None:
     weights = {step: (upto(step, done=False).held, upto(step, done=True).held) for step in STEPS}
-    assert weights[Step.BUILD_GROUP] == (Held.OLD, Held.OLD)
-    assert weights[Step.TRANSFER] == (Held.MIXED, Held.MIXED)
-    assert weights[Step.FINALIZE] == (Held.MIXED, Held.NEW)
-    assert weights[Step.RESUME_KV] == (Held.NEW, Held.NEW)
+    assert weights[Step.BUILD_GROUP] == (ReplicaWeights.OLD, ReplicaWeights.OLD)
+    assert weights[Step.TRANSFER] == (ReplicaWeights.MIXED, ReplicaWeights.MIXED)
+    assert weights[Step.FINALIZE] == (ReplicaWeights.MIXED, ReplicaWeights.NEW)
+    assert weights[Step.RESUME_KV] == (ReplicaWeights.NEW, ReplicaWeights.NEW)
 
 
 def test_steps_are_taken_in_their_order_and_once() -> None:
     with pytest.raises(OutOfOrder, match="'release the KV cache' cannot begin"):
-        Progress().begin(Step.RELEASE_KV)
+        UpdateProgress().begin(Step.RELEASE_KV)
     with pytest.raises(OutOfOrder, match="is not done"):
-        Progress().begin(Step.CLOSE).begin(Step.STOP)
+        UpdateProgress().begin(Step.CLOSE).begin(Step.STOP)
     with pytest.raises(OutOfOrder):
         upto(Step.OPEN, done=True).begin(Step.OPEN)

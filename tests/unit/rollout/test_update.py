@@ -29,7 +29,7 @@ from tests.unit.rollout.model import (
     only,
 )
 from tests.unit.virtual_time import in_virtual_time
-from understudy_rollout import Group, Replica, State, Tensor, WeightUpdate
+from understudy_rollout import Group, Replica, Tensor, WeightsState, WeightUpdate
 from understudy_rollout.failures import (
     NothingTransferred,
     StepTimedOut,
@@ -47,7 +47,7 @@ async def test_an_update_takes_every_step_once_and_in_order() -> None:
     for replica in cluster.replicas:
         assert cluster.engines[replica.name].calls == expected
         assert cluster.gates[replica.name].calls == ["close", "join", "confirm", "open"]
-        assert (replica.weights.state, replica.weights.version) == (State.FRESH, "v1")
+        assert (replica.weights.state, replica.weights.version) == (WeightsState.FRESH, "v1")
     assert cluster.trainer.calls == ["open_group", "join_group", "send", "send", "leave_group"]
     cluster.check()
 
@@ -109,7 +109,7 @@ async def test_a_transfer_of_nothing_is_an_error_and_changes_nothing() -> None:
         async with WeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=PATIENT) as update:
             await update.transfer([])
     cluster.check()
-    assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, "v0")}
+    assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(WeightsState.FRESH, "v0")}
 
 
 @in_virtual_time
@@ -121,7 +121,7 @@ async def test_two_transfers_at_once_are_rejected_and_the_update_is_undone() -> 
         async with update:
             await asyncio.gather(update.transfer(TENSORS[:1]), update.transfer(TENSORS[1:]))
     cluster.check()
-    assert {x.weights.state for x in cluster.replicas} == {State.UNCERTAIN}
+    assert {x.weights.state for x in cluster.replicas} == {WeightsState.UNCERTAIN}
 
 
 @in_virtual_time
@@ -136,7 +136,7 @@ async def test_a_body_that_catches_the_refusal_of_a_second_transfer_commits_noth
     with pytest.raises(UpdateInProgress):
         await careless()
     cluster.check()
-    assert {x.weights.state for x in cluster.replicas} == {State.UNCERTAIN}
+    assert {x.weights.state for x in cluster.replicas} == {WeightsState.UNCERTAIN}
 
 
 @in_virtual_time
@@ -158,7 +158,7 @@ async def test_a_body_that_does_not_wait_for_its_transfer_has_failed_and_the_tra
         await forgetful()
     assert tasks[0].cancelled()
     cluster.check()
-    assert {x.weights.state for x in cluster.replicas} == {State.UNCERTAIN}
+    assert {x.weights.state for x in cluster.replicas} == {WeightsState.UNCERTAIN}
 
 
 @in_virtual_time
@@ -185,7 +185,7 @@ async def test_a_body_that_catches_a_failed_transfer_does_not_commit_it() -> Non
     with pytest.raises(Broken):
         await careless()
     cluster.check()
-    assert {x.weights.state for x in cluster.replicas} == {State.UNCERTAIN}
+    assert {x.weights.state for x in cluster.replicas} == {WeightsState.UNCERTAIN}
 
 
 @in_virtual_time
@@ -291,7 +291,7 @@ async def test_a_version_may_be_the_number_of_the_step(given: int | str, version
     cluster.sends = version
     async with WeightUpdate(cluster.replicas, cluster.trainer, version=given, timeouts=PATIENT) as update:
         await update.transfer(TENSORS)
-    assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(State.FRESH, version)}
+    assert {(x.weights.state, x.weights.version) for x in cluster.replicas} == {(WeightsState.FRESH, version)}
     cluster.check()
 
 
@@ -358,7 +358,7 @@ async def test_a_time_limit_in_the_body_is_raised_as_a_time_limit() -> None:
         async with update, asyncio.timeout(SHORT_S):
             await update.transfer(TENSORS)
     cluster.check()
-    assert {x.weights.state for x in cluster.replicas} == {State.UNCERTAIN}
+    assert {x.weights.state for x in cluster.replicas} == {WeightsState.UNCERTAIN}
 
 
 @in_virtual_time
@@ -379,7 +379,7 @@ async def test_a_body_that_continues_after_a_canceled_transfer_gets_an_error_and
     with pytest.raises(TransferCancelled, match="was cancelled"):
         await careless()
     cluster.check()
-    assert {x.weights.state for x in cluster.replicas} == {State.UNCERTAIN}
+    assert {x.weights.state for x in cluster.replicas} == {WeightsState.UNCERTAIN}
 
 
 @in_virtual_time
@@ -450,8 +450,8 @@ async def test_end_blocked_gets_a_server_that_stays_blocked_in_the_group() -> No
     ((name, why),) = ended
     assert name == "rollout-1"
     assert "does not leave the group of update" in why
-    assert cluster.replicas[1].weights.state is State.UNCERTAIN
-    assert cluster.replicas[0].weights.state is State.FRESH, "nothing has touched the other one's weights"
+    assert cluster.replicas[1].weights.state is WeightsState.UNCERTAIN
+    assert cluster.replicas[0].weights.state is WeightsState.FRESH, "nothing has touched the other one's weights"
 
 
 @in_virtual_time

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.unit.virtual_time import in_virtual_time
-from understudy_rollout import State
+from understudy_rollout import WeightsState
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples/rl/verl_manager.py"
 ACTOR_RANKS, ROLLOUT_RANKS = 2, 3
@@ -178,7 +178,7 @@ def test_an_error_is_raised_and_undone_on_every_replica(manager_class: Any, side
         assert site.prepared == set(), "all sides were finalized"
         # and the next update is whole
         assert await manager.update_weights(8) == {"bytes": 8}
-        assert {x.weights.state for x in manager._known.values()} == {State.FRESH}
+        assert {x.weights.state for x in manager._known.values()} == {WeightsState.FRESH}
 
     run(story)
 

@@ -7,16 +7,16 @@ import pytest
 from understudy_rollout.weights import (
     Abandon,
     Begin,
-    Call,
     Commit,
     Event,
+    EventRejected,
     Group,
-    Held,
-    Join,
-    Lost,
-    Refused,
-    State,
+    JoinGroup,
+    UpdateCall,
     Weights,
+    WeightsLost,
+    WeightsState,
+    WeightsStatus,
 )
 
 NEVER_UPDATED = "no update has reached this server yet"
@@ -31,66 +31,66 @@ def after(*events: Event, fresh: str = "") -> Weights:
     return weights
 
 
-def seen(weights: Weights) -> tuple[State, str]:
+def seen(weights: Weights) -> tuple[WeightsState, str]:
     return weights.state, weights.version
 
 
 def test_a_server_without_an_update_is_uncertain_unless_its_initial_version_is_given() -> None:
-    assert seen(after()) == (State.UNCERTAIN, "")
+    assert seen(after()) == (WeightsState.UNCERTAIN, "")
     assert after().reason == NEVER_UPDATED
-    assert seen(after(fresh="base")) == (State.FRESH, "base")
+    assert seen(after(fresh="base")) == (WeightsState.FRESH, "base")
 
 
 def test_a_completed_update_sets_its_version() -> None:
-    assert seen(after(Begin("u", "7"))) == (State.UPDATING, "7")
-    assert seen(after(Begin("u", "7"), Commit("u"))) == (State.FRESH, "7")
+    assert seen(after(Begin("u", "7"))) == (WeightsState.UPDATING, "7")
+    assert seen(after(Begin("u", "7"), Commit("u"))) == (WeightsState.FRESH, "7")
 
 
 def test_an_update_that_touched_nothing_restores_the_previous_state() -> None:
-    assert seen(after(Begin("u", "7"), Abandon("u", False, "why"), fresh="6")) == (State.FRESH, "6")
+    assert seen(after(Begin("u", "7"), Abandon("u", False, "why"), fresh="6")) == (WeightsState.FRESH, "6")
     weights = after(Begin("t", "6"), Abandon("t", True, "torn"), Begin("u", "7"), Abandon("u", False, "why"))
-    assert (weights.state, weights.reason) == (State.UNCERTAIN, "torn")
+    assert (weights.state, weights.reason) == (WeightsState.UNCERTAIN, "torn")
 
 
 def test_an_update_that_failed_in_its_transfer_leaves_uncertain_weights() -> None:
     weights = after(Begin("u", "7"), Abandon("u", True, "the transfer failed"), fresh="6")
-    assert (weights.state, weights.version, weights.reason) == (State.UNCERTAIN, "", "the transfer failed")
+    assert (weights.state, weights.version, weights.reason) == (WeightsState.UNCERTAIN, "", "the transfer failed")
 
 
 def test_only_an_update_ends_uncertain() -> None:
     torn = (Begin("t", "6"), Abandon("t", True, "torn"))
-    assert seen(after(*torn, Begin("u", "7"))) == (State.UPDATING, "7")
-    assert seen(after(*torn, Begin("u", "7"), Commit("u"))) == (State.FRESH, "7")
+    assert seen(after(*torn, Begin("u", "7"))) == (WeightsState.UPDATING, "7")
+    assert seen(after(*torn, Begin("u", "7"), Commit("u"))) == (WeightsState.FRESH, "7")
 
 
 def test_an_update_after_an_unfinished_one_does_not_trust_the_weights() -> None:
     # given a trainer that died in its update, and the next trainer's update, which fails before it touches anything
     weights = after(Begin("dead", "7"), Begin("u", "8"), Abandon("u", False, "why"), fresh="6")
-    assert weights.state is State.UNCERTAIN
+    assert weights.state is WeightsState.UNCERTAIN
     assert weights.reason == "update dead to version 7 did not finish"
 
 
 def test_a_repeated_event_is_already_done() -> None:
-    assert seen(after(Begin("u", "7"), Begin("u", "7"), Commit("u"), Commit("u"))) == (State.FRESH, "7")
-    assert seen(after(Begin("u", "7"), *[Abandon("u", True, "torn")] * 2)) == (State.UNCERTAIN, "")
+    assert seen(after(Begin("u", "7"), Begin("u", "7"), Commit("u"), Commit("u"))) == (WeightsState.FRESH, "7")
+    assert seen(after(Begin("u", "7"), *[Abandon("u", True, "torn")] * 2)) == (WeightsState.UNCERTAIN, "")
 
 
 def test_an_older_update_that_touched_nothing_is_rejected_and_changes_nothing() -> None:
     weights = after(Begin("old", "6"), Begin("u", "7"))
-    with pytest.raises(Refused, match="update u runs"):
+    with pytest.raises(EventRejected, match="update u runs"):
         weights.handle(Abandon("old", False, "why"))
-    assert seen(weights) == (State.UPDATING, "7")
+    assert seen(weights) == (WeightsState.UPDATING, "7")
 
 
-LATE = [Call("old", (1, 2, 3)), Join("old", GROUP), Commit("old"), Abandon("old", True, "why")]
+LATE = [UpdateCall("old", (1, 2, 3)), JoinGroup("old", GROUP), Commit("old"), Abandon("old", True, "why")]
 
 
 @pytest.mark.parametrize("event", LATE)
 def test_a_late_event_of_an_older_update_is_rejected_and_the_weights_are_uncertain(event: Event) -> None:
     weights = after(Begin("old", "6", (1, 2, 3)), Begin("u", "7", (1, 2, 4)), Commit("u"))
-    with pytest.raises(Refused, match=r"update old( of round 1\.2\.3)? does not run here \(it is Fresh\)"):
+    with pytest.raises(EventRejected, match=r"update old( of round 1\.2\.3)? does not run here \(it is Fresh\)"):
         weights.handle(event)
-    assert seen(weights) == (State.UNCERTAIN, "")
+    assert seen(weights) == (WeightsState.UNCERTAIN, "")
     assert "continued after a newer update had replaced it" in weights.reason
 
 
@@ -99,67 +99,67 @@ def test_a_late_event_of_an_older_update_is_rejected_and_the_weights_are_uncerta
 def test_an_update_that_meets_a_late_event_cannot_be_committed_but_undone(event: Event, end: Event) -> None:
     # given a running update, and a late event
     weights = after(Begin("old", "6"), Begin("u", "7"))
-    with pytest.raises(Refused, match="update u runs"):
+    with pytest.raises(EventRejected, match="update u runs"):
         weights.handle(event)
-    assert weights.state is State.UNCERTAIN
+    assert weights.state is WeightsState.UNCERTAIN
     # then its own calls are accepted, to undo it
-    weights.handle(Call("u"))
+    weights.handle(UpdateCall("u"))
     # and however it ends, the weights stay Uncertain
     if isinstance(end, Commit):
-        with pytest.raises(Refused, match=r"update u cannot be committed: update old.* may have written"):
+        with pytest.raises(EventRejected, match=r"update u cannot be committed: update old.* may have written"):
             weights.handle(end)
     else:
         weights.handle(end)
-    assert (weights.state, weights.update) == (State.UNCERTAIN, "")
+    assert (weights.state, weights.update) == (WeightsState.UNCERTAIN, "")
     # until an update without a late event
     weights.handle(Begin("next", "8"))
     weights.handle(Commit("next"))
-    assert seen(weights) == (State.FRESH, "8")
+    assert seen(weights) == (WeightsState.FRESH, "8")
 
 
 @pytest.mark.parametrize("end", [Commit("u"), Abandon("u", False, "why")])
 def test_a_call_of_the_update_that_ended_last_is_rejected_and_changes_nothing(end: Event) -> None:
     weights = after(Begin("u", "7"), end, fresh="7")
-    with pytest.raises(Refused, match=r"update u of round 0\.0\.0 has already ended here"):
-        weights.handle(Call("u"))
-    assert seen(weights) == (State.FRESH, "7")
+    with pytest.raises(EventRejected, match=r"update u of round 0\.0\.0 has already ended here"):
+        weights.handle(UpdateCall("u"))
+    assert seen(weights) == (WeightsState.FRESH, "7")
 
 
 @pytest.mark.parametrize("end", [Abandon("u", True, "why"), Abandon("u", False, "why"), Begin("dead", "8")])
 def test_an_update_finds_a_group_that_may_not_have_been_left(end: Event) -> None:
-    weights = after(Begin("u", "7"), Join("u", GROUP), end, Begin("next", "9"))
+    weights = after(Begin("u", "7"), JoinGroup("u", GROUP), end, Begin("next", "9"))
     assert weights.former().group == GROUP
 
 
-@pytest.mark.parametrize("end", [Commit("u"), Lost("its server is another one")])
+@pytest.mark.parametrize("end", [Commit("u"), WeightsLost("its server is another one")])
 def test_no_update_finds_a_group_that_was_left_or_lost(end: Event) -> None:
-    weights = after(Begin("u", "7"), Join("u", GROUP), end, Begin("next", "9"))
+    weights = after(Begin("u", "7"), JoinGroup("u", GROUP), end, Begin("next", "9"))
     assert weights.former().group is None
 
 
 def test_an_update_finds_the_previous_weights() -> None:
-    assert after(Begin("u", "7"), fresh="6").former().held == Held(State.FRESH, "6", "")
-    assert after(Begin("u", "7"), Begin("v", "8"), fresh="6").former().held.state is State.UNCERTAIN
+    assert after(Begin("u", "7"), fresh="6").former().held == WeightsStatus(WeightsState.FRESH, "6", "")
+    assert after(Begin("u", "7"), Begin("v", "8"), fresh="6").former().held.state is WeightsState.UNCERTAIN
 
 
 def test_a_commit_after_the_loss_of_the_engine_is_rejected() -> None:
-    weights = after(Begin("u", "7"), Lost("connection refused"))
-    assert (weights.state, weights.reason) == (State.UNCERTAIN, "connection refused")
-    with pytest.raises(Refused, match="it is Uncertain"):
+    weights = after(Begin("u", "7"), WeightsLost("connection refused"))
+    assert (weights.state, weights.reason) == (WeightsState.UNCERTAIN, "connection refused")
+    with pytest.raises(EventRejected, match="it is Uncertain"):
         weights.handle(Commit("u"))
 
 
 def test_an_update_may_be_abandoned_before_its_begin_and_cannot_begin_afterwards() -> None:
     # given a Begin that is delayed until its trainer has given up
     weights = after(Abandon("u", False, "cancelled"), fresh="6")
-    with pytest.raises(Refused, match="has already ended here"):
+    with pytest.raises(EventRejected, match="has already ended here"):
         weights.handle(Begin("u", "7"))
-    assert seen(weights) == (State.FRESH, "6")
+    assert seen(weights) == (WeightsState.FRESH, "6")
 
 
 def test_a_replaced_trainer_is_fenced_off() -> None:
     weights = after(Begin("new", "9", (1, 2, 4)), Commit("new"))
-    with pytest.raises(Refused, match=r"round 1\.2\.3, and a trainer of the newer round 1\.2\.4 has replaced"):
+    with pytest.raises(EventRejected, match=r"round 1\.2\.3, and a trainer of the newer round 1\.2\.4 has replaced"):
         weights.handle(Begin("old", "8", (1, 2, 3)))
-    assert seen(weights) == (State.FRESH, "9")
+    assert seen(weights) == (WeightsState.FRESH, "9")
     weights.handle(Begin("same round", "10", (1, 2, 4)))

@@ -8,11 +8,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from understudy_rollout import State
+from understudy_rollout import WeightsState
 from understudy_rollout.gateway.__main__ import options
 from understudy_rollout.gateway.listener import NOBODY
 from understudy_rollout.gateway.weights_file import WeightsFile, open_weights_file
-from understudy_rollout.weights import Abandon, Begin, Call, Commit, Event, Group, Join, Lost, Refused, Weights
+from understudy_rollout.weights import (
+    Abandon,
+    Begin,
+    Commit,
+    Event,
+    EventRejected,
+    Group,
+    JoinGroup,
+    UpdateCall,
+    Weights,
+    WeightsLost,
+)
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"format": 1}', '{"format": 2, "server": "x", "weights": {}}', "[]"])
@@ -20,7 +31,7 @@ def test_a_file_that_cannot_be_read_is_not_trusted(tmp_path: Path, text: str) ->
     file = tmp_path / "weights.json"
     file.write_text(text)
     weights = open_weights_file(file, "this server", "v0").weights
-    assert weights.state is State.UNCERTAIN
+    assert weights.state is WeightsState.UNCERTAIN
     assert "cannot read its state file" in weights.reason
 
 
@@ -35,20 +46,20 @@ def test_a_file_that_cannot_be_read_is_not_quoted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("listener", ["another one", NOBODY, None])
 def test_only_the_same_process_is_trusted(tmp_path: Path, listener: str | None) -> None:
     file = tmp_path / "weights.json"
-    assert open_weights_file(file, "boot:1", "v0").weights.state is State.FRESH
-    assert open_weights_file(file, "boot:1", "v0").weights.state is State.FRESH
+    assert open_weights_file(file, "boot:1", "v0").weights.state is WeightsState.FRESH
+    assert open_weights_file(file, "boot:1", "v0").weights.state is WeightsState.FRESH
     weights = open_weights_file(file, listener, "v0").weights
-    assert (weights.state, weights.version) == (State.UNCERTAIN, "")
-    assert open_weights_file(file, "boot:1", "v0").weights.state is State.UNCERTAIN, "and that is stored too"
+    assert (weights.state, weights.version) == (WeightsState.UNCERTAIN, "")
+    assert open_weights_file(file, "boot:1", "v0").weights.state is WeightsState.UNCERTAIN, "and that is stored too"
 
 
 def test_a_server_that_comes_up_after_its_gateway_is_the_first_one(tmp_path: Path) -> None:
     file = tmp_path / "weights.json"
     keeper = open_weights_file(file, NOBODY, "v0")
     assert keeper.on_listener("boot:1") is None
-    assert keeper.weights.state is State.FRESH
+    assert keeper.weights.state is WeightsState.FRESH
     # and from then on the server is known
-    assert open_weights_file(file, "boot:2", "v0").weights.state is State.UNCERTAIN
+    assert open_weights_file(file, "boot:2", "v0").weights.state is WeightsState.UNCERTAIN
 
 
 def test_the_check_is_ignored_if_it_does_not_see_an_updated_server_listen(tmp_path: Path) -> None:
@@ -57,9 +68,9 @@ def test_the_check_is_ignored_if_it_does_not_see_an_updated_server_listen(tmp_pa
     keeper = open_weights_file(file, NOBODY, "")
     keeper.handle(Begin("u", "v1"))
     keeper.handle(Commit("u"))
-    assert keeper.weights.state is State.FRESH
+    assert keeper.weights.state is WeightsState.FRESH
     # then the next gateway does not conclude that no process has listened since
-    assert open_weights_file(file, NOBODY, "").weights.state is State.UNCERTAIN
+    assert open_weights_file(file, NOBODY, "").weights.state is WeightsState.UNCERTAIN
 
 
 def test_a_first_version_without_a_file_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,11 +90,11 @@ def test_a_first_version_that_no_header_can_carry_is_rejected(capsys: pytest.Cap
 
 EVENTS = st.one_of(
     st.builds(Begin, st.sampled_from("ab"), st.sampled_from("12"), st.sampled_from([(0, 0, 1), (0, 0, 2)])),
-    st.builds(Call, st.sampled_from("ab")),
-    st.builds(Join, st.sampled_from("ab"), st.just(Group("10.0.0.7", 29500, 9, "g"))),
+    st.builds(UpdateCall, st.sampled_from("ab")),
+    st.builds(JoinGroup, st.sampled_from("ab"), st.just(Group("10.0.0.7", 29500, 9, "g"))),
     st.builds(Commit, st.sampled_from("ab")),
     st.builds(Abandon, st.sampled_from("ab"), st.booleans(), st.just("why")),
-    st.builds(Lost, st.just("gone")),
+    st.builds(WeightsLost, st.just("gone")),
 )
 
 
@@ -102,6 +113,6 @@ def test_a_restored_state_behaves_like_one_that_was_never_stored(before: list[Ev
 def handled(weights: Weights, event: Event) -> str:
     try:
         WeightsFile(weights).handle(event)
-    except Refused as refused:
+    except EventRejected as refused:
         return str(refused)
     return ""
