@@ -15,7 +15,7 @@ from understudy_operator.controllers.job_worker import JobWorker
 from understudy_operator.controllers.network_policies import NetworkPolicies
 from understudy_operator.controllers.node_memory import NodeMemory
 from understudy_operator.controllers.pool_worker import PoolWorker
-from understudy_operator.controllers.supervisor import Supervisor
+from understudy_operator.controllers.supervisor import TaskSupervisor
 from understudy_operator.metrics.operator_metrics import OperatorMetrics
 from understudy_operator.observe.kueue_discovery import KueueDiscovery
 from understudy_operator.observe.read_node import NodeReader
@@ -117,7 +117,7 @@ class Operator:
             for path in paths_of(kind, namespaces)
         ]
         #: The workers have their own supervisor, because they may finish after all other tasks have ended.
-        self._supervisor, self._reconciles = Supervisor(self._metrics), Supervisor(self._metrics)
+        self._supervisor, self._reconciles = TaskSupervisor(self._metrics), TaskSupervisor(self._metrics)
         self._keyring, self._sidecar_image, self._sidecar_settings = keyring, sidecar_image, sidecar_settings
         self._message_room = message_room()
         self._workers: dict[Key, JobWorker] = {}

@@ -12,7 +12,7 @@ from understudy_operator.apply.coordinator_link import CoordinatorLink
 from understudy_operator.apply.executor import Executor
 from understudy_operator.controllers.node_memory import NodeMemory
 from understudy_operator.controllers.reconcile_loop import CONFLICT_S, ReconcileLoop, ReconcileResult
-from understudy_operator.controllers.supervisor import Supervisor
+from understudy_operator.controllers.supervisor import TaskSupervisor
 from understudy_operator.metrics.operator_metrics import JobMetrics, OperatorMetrics
 from understudy_operator.observe.gone_pods import GonePods
 from understudy_operator.observe.job_pods import JobPods
@@ -101,7 +101,7 @@ class JobWorker:
         metrics: OperatorMetrics | None = None,
         has_kueue: Callable[[], bool | None] = lambda: None,
         message_room: FairSemaphore | None = None,
-        supervisor: Supervisor | None = None,
+        supervisor: TaskSupervisor | None = None,
         sidecar_settings: SidecarSettings = DEFAULT_SIDECAR_SETTINGS,
     ) -> None:
         self._key, self._store, self._executor, self._keyring = key, store, executor, keyring
@@ -125,7 +125,7 @@ class JobWorker:
         self._topology_key = ""  # of the spares
         self._checked_generation = 0  # the generation whose templates passed the dry run
         self._metrics.supervises(LINES)
-        supervisor = Supervisor(self._metrics) if supervisor is None else supervisor
+        supervisor = TaskSupervisor(self._metrics) if supervisor is None else supervisor
         log_context = {"namespace": key[0], "job": key[1]}
         self.loop = ReconcileLoop(f"job {'/'.join(key)}", self._reconcile, log_context, supervisor, RECONCILES)
 

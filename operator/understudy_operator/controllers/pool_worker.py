@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from understudy_operator.apply.executor import Executor
 from understudy_operator.controllers.reconcile_loop import CONFLICT_S, ReconcileLoop, ReconcileResult
-from understudy_operator.controllers.supervisor import Supervisor
+from understudy_operator.controllers.supervisor import TaskSupervisor
 from understudy_operator.metrics.operator_metrics import OperatorMetrics
 from understudy_operator.observe.read_node import NodeReader, read_node
 from understudy_operator.observe.read_pool import (
@@ -57,7 +57,7 @@ class PoolWorker:
         sidecar_image: str = "",
         metrics: OperatorMetrics | None = None,
         offenders: Callable[[], Collection[str]] = tuple,
-        supervisor: Supervisor | None = None,
+        supervisor: TaskSupervisor | None = None,
         sidecar_settings: SidecarSettings = DEFAULT_SIDECAR_SETTINGS,
     ) -> None:
         self._key, self._store, self._executor, self._on_gone, self._clock = key, store, executor, on_gone, clock
@@ -69,7 +69,7 @@ class PoolWorker:
         self._tried_generation = 0  # the generation of which all intents were tried once
         self._pool_uid = ""
         self._outbox = executor.outbox()
-        supervisor = Supervisor(self._metrics) if supervisor is None else supervisor
+        supervisor = TaskSupervisor(self._metrics) if supervisor is None else supervisor
         log_context = {"namespace": key[0], "pool": key[1]}
         self.loop = ReconcileLoop(f"pool {'/'.join(key)}", self._reconcile, log_context, supervisor, RECONCILES)
 

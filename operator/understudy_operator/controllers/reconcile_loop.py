@@ -16,7 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from understudy_operator.controllers.supervisor import Supervisor
+from understudy_operator.controllers.supervisor import TaskSupervisor
 from understudy_operator.runtime.api import API_FAILURES
 from understudy_operator.runtime.clock import jittered
 from understudy_protocol import logs
@@ -50,7 +50,7 @@ class ReconcileLoop:
         name: str,
         reconcile: Callable[[], Awaitable[ReconcileResult | None]],
         log_context: Mapping[str, str],
-        supervisor: Supervisor,
+        supervisor: TaskSupervisor,
         shown: str,
     ) -> None:
         self._name, self._reconcile, self._log_context = name, reconcile, log_context

@@ -33,7 +33,7 @@ class _Supervised:
     error: str = ""  # of its last end
 
 
-class Supervisor:
+class TaskSupervisor:
     def __init__(self, metrics: OperatorMetrics) -> None:
         self._metrics = metrics
         self._tasks: dict[str, _Supervised] = {}

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from understudy_operator.plan.facts.spec import DependencyStatus, JobSpec, ReplicatedJob
-from understudy_operator.plan.jobset.views import Counts
+from understudy_operator.plan.jobset.views import ReplicatedJobCounts
 
-NO_COUNTS = Counts()
+NO_COUNTS = ReplicatedJobCounts()
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Startup:
         return not self.waits_for
 
 
-def startup(spec: JobSpec, counts: Mapping[str, Counts]) -> Startup:
+def startup(spec: JobSpec, counts: Mapping[str, ReplicatedJobCounts]) -> Startup:
     started: set[str] = set()
     waits_for = ""
     for entry in _entries(spec):
@@ -73,7 +73,7 @@ def _entries(spec: JobSpec) -> Iterator[tuple[ReplicatedJob, ...]]:
             yield world
 
 
-def _missing(spec: JobSpec, entry: tuple[ReplicatedJob, ...], counts: Mapping[str, Counts]) -> str:
+def _missing(spec: JobSpec, entry: tuple[ReplicatedJob, ...], counts: Mapping[str, ReplicatedJobCounts]) -> str:
     replicas = {group.name: group.replicas for group in spec.replicated_jobs}
     for dependency in (dependency for group in entry for dependency in group.depends_on):
         counted = counts.get(dependency.name, NO_COUNTS)
@@ -83,7 +83,7 @@ def _missing(spec: JobSpec, entry: tuple[ReplicatedJob, ...], counts: Mapping[st
     return ""
 
 
-def _all_started(entry: tuple[ReplicatedJob, ...], counts: Mapping[str, Counts]) -> bool:
+def _all_started(entry: tuple[ReplicatedJob, ...], counts: Mapping[str, ReplicatedJobCounts]) -> bool:
     return all(counts.get(group.name, NO_COUNTS).started == group.replicas for group in entry)
 
 

@@ -44,7 +44,7 @@ class JobView:
 
 
 @dataclass(frozen=True)
-class Counts:
+class ReplicatedJobCounts:
     """The Jobs of a replicatedJob, as JobSet counts them."""
 
     ready: int = 0
@@ -66,7 +66,7 @@ def views(observed: Observed) -> tuple[JobView, ...]:
 
 
 @cached_per_reconcile
-def group_counts(observed: Observed) -> Mapping[str, Counts]:
+def group_counts(observed: Observed) -> Mapping[str, ReplicatedJobCounts]:
     """The Jobs of the current attempt, by replicatedJob."""
     return count_by_group(views(observed))
 
@@ -91,13 +91,13 @@ def is_of_previous_attempt(observed: Observed, child: ChildJob) -> bool:
     return child.attempt < job.restarts or child.job_attempt < job.restarts_of(child.group, child.index)
 
 
-def count_by_group(views: Iterable[JobView]) -> Mapping[str, Counts]:
+def count_by_group(views: Iterable[JobView]) -> Mapping[str, ReplicatedJobCounts]:
     """By replicatedJob, without those that have no Jobs yet."""
     of: dict[str, list[JobView]] = {}
     for view in views:
         of.setdefault(view.group, []).append(view)
     return {
-        name: Counts(
+        name: ReplicatedJobCounts(
             ready=sum(view.ready for view in jobs),
             succeeded=sum(view.phase is JobPhase.SUCCEEDED for view in jobs),
             failed=sum(view.phase is JobPhase.FAILED for view in jobs),

@@ -36,7 +36,14 @@ from understudy_operator.plan.jobset.outcome import Completed, Failed, Restart, 
 from understudy_operator.plan.jobset.restart import drop_open_recoveries, has_begun, reset_status, restart_status
 from understudy_operator.plan.jobset.rollouts import end_rollout_recoveries, rollouts_status
 from understudy_operator.plan.jobset.startup import NO_COUNTS
-from understudy_operator.plan.jobset.views import Counts, JobPhase, JobView, group_counts, pod_counts, views
+from understudy_operator.plan.jobset.views import (
+    JobPhase,
+    JobView,
+    ReplicatedJobCounts,
+    group_counts,
+    pod_counts,
+    views,
+)
 from understudy_operator.plan.leadership.coordination import Leadership
 from understudy_operator.plan.leadership.elections import unreported_loss
 from understudy_operator.plan.status.causes import explain_causes
@@ -229,7 +236,7 @@ def _with_snapshot(observed: Observed, snapshot: Snapshot, status: JobStatus, no
     return status
 
 
-def _replicated_jobs(observed: Observed, counts: Mapping[str, Counts]) -> Iterator[ReplicatedJobStatus]:
+def _replicated_jobs(observed: Observed, counts: Mapping[str, ReplicatedJobCounts]) -> Iterator[ReplicatedJobStatus]:
     """The entries, with the recorded restarts of single Jobs."""
     for group in observed.job.spec.replicated_jobs:
         entry = observed.job.status.replicated_job(group.name) or ReplicatedJobStatus(group.name)

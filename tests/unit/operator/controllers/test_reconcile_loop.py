@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.controllers.reconcile_loop import ReconcileLoop, ReconcileResult
-from understudy_operator.controllers.supervisor import Supervisor
+from understudy_operator.controllers.supervisor import TaskSupervisor
 from understudy_operator.metrics.operator_metrics import OperatorMetrics
 
 FIRST_BACKOFF_S = 0.2
@@ -43,7 +43,7 @@ class Reconciles:
 
 @asynccontextmanager
 async def going(reconciles: Reconciles) -> AsyncIterator[ReconcileLoop]:
-    loop = ReconcileLoop("job ns/a", reconciles.run, {"job": "a"}, Supervisor(OperatorMetrics()), "jobs")
+    loop = ReconcileLoop("job ns/a", reconciles.run, {"job": "a"}, TaskSupervisor(OperatorMetrics()), "jobs")
     try:
         yield loop
     finally:
@@ -192,7 +192,7 @@ async def test_a_reconcile_that_runs_may_end_before_the_loop_stops_and_no_other_
     end: ReconcileResult | Exception,
 ):
     slow = Slow(1.0, end)
-    loop = ReconcileLoop("job ns/a", slow.run, {"job": "a"}, Supervisor(OperatorMetrics()), "jobs")
+    loop = ReconcileLoop("job ns/a", slow.run, {"job": "a"}, TaskSupervisor(OperatorMetrics()), "jobs")
     await asyncio.sleep(0.5)
     loop.enqueue()
     await loop.stop(finish_s=2.5)
@@ -203,13 +203,13 @@ async def test_a_reconcile_that_runs_may_end_before_the_loop_stops_and_no_other_
 @in_virtual_time
 async def test_a_longer_reconcile_is_cancelled_and_a_waiting_one_costs_no_time():
     slow = Slow(10.0)
-    loop = ReconcileLoop("job ns/a", slow.run, {"job": "a"}, Supervisor(OperatorMetrics()), "jobs")
+    loop = ReconcileLoop("job ns/a", slow.run, {"job": "a"}, TaskSupervisor(OperatorMetrics()), "jobs")
     await asyncio.sleep(0.5)
     await loop.stop(finish_s=2.5)
     assert (slow.begun, slow.ended) == (1, 0)
     assert asyncio.get_running_loop().time() == pytest.approx(3.0)
 
-    idle = ReconcileLoop("job ns/a", Slow(0.0).run, {"job": "a"}, Supervisor(OperatorMetrics()), "jobs")
+    idle = ReconcileLoop("job ns/a", Slow(0.0).run, {"job": "a"}, TaskSupervisor(OperatorMetrics()), "jobs")
     await asyncio.sleep(0.5)
     await idle.stop(finish_s=2.5)
     assert asyncio.get_running_loop().time() == pytest.approx(3.5)
@@ -219,7 +219,7 @@ async def test_a_longer_reconcile_is_cancelled_and_a_waiting_one_costs_no_time()
 async def test_a_loop_that_is_killed_within_a_reconcile_runs_it_again():
     # given a reconcile that takes 10 s, after which nothing would enqueue the object
     slow = Slow(10.0, IDLE)
-    loop = ReconcileLoop("job ns/a", slow.run, {"job": "a"}, Supervisor(OperatorMetrics()), "jobs")
+    loop = ReconcileLoop("job ns/a", slow.run, {"job": "a"}, TaskSupervisor(OperatorMetrics()), "jobs")
     await asyncio.sleep(5.0)
     assert slow.begun == 1
     # when its task is killed, then another task soon runs the reconcile

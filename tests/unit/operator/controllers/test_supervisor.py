@@ -13,7 +13,7 @@ from tests.unit.operator.given_operator import PODS, ClusterApi, running
 from tests.unit.operator.metrics.reading import scraped
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator import health
-from understudy_operator.controllers.supervisor import Supervisor
+from understudy_operator.controllers.supervisor import TaskSupervisor
 from understudy_operator.metrics.operator_metrics import OperatorMetrics
 from understudy_operator.observe.store import Kind
 from understudy_operator.runtime.api import Keep
@@ -58,9 +58,9 @@ class Task:
 
 
 @asynccontextmanager
-async def supervised(task: Task, *, once: bool = False) -> AsyncIterator[tuple[Supervisor, OperatorMetrics]]:
+async def supervised(task: Task, *, once: bool = False) -> AsyncIterator[tuple[TaskSupervisor, OperatorMetrics]]:
     metrics = OperatorMetrics()
-    supervisor = Supervisor(metrics)
+    supervisor = TaskSupervisor(metrics)
     supervisor.start("it", task.run, once=once)
     try:
         yield supervisor, metrics
