@@ -21,10 +21,10 @@ from understudy_launcher.package import write_package
 from understudy_local import control, process, run_folder
 from understudy_local.cluster import LocalCluster, NoSuchTarget
 from understudy_local.local_pod import LocalPod
-from understudy_local.manifest import Place
+from understudy_local.manifest import PodPlacement
 from understudy_local.options import Options
-from understudy_local.output import Output, Plain
-from understudy_local.process import Sink, Started
+from understudy_local.output import LocalOutput, Plain
+from understudy_local.process import ChildProcess, Sink
 from understudy_local.run_folder import RunFolder
 
 RESTORE = "restore "
@@ -37,10 +37,10 @@ class PoweredNode:
         self.is_on.set()
 
 
-class OnNode(Started):
+class OnNode(ChildProcess):
     """A process on a node. While the node is off, the process counts as running, even if it has ended."""
 
-    def __init__(self, started: Started, node: PoweredNode) -> None:
+    def __init__(self, started: ChildProcess, node: PoweredNode) -> None:
         self._started, self._node = started, node
 
     @property
@@ -72,12 +72,12 @@ class NodePod(LocalPod):
         if self._node.is_on.is_set():  # a node without power cannot kill it
             super().kill()
 
-    async def _start(self, command: Sequence[str], env: Mapping[str, str], sink: Sink) -> Started:
+    async def _start(self, command: Sequence[str], env: Mapping[str, str], sink: Sink) -> ChildProcess:
         return OnNode(await process.start([*self._node.node.inside, *command], env, sink), self._node)
 
 
 class NodeCluster(LocalCluster):
-    def __init__(self, options: Options, folder: RunFolder, nodes: Sequence[Node], output: Output) -> None:
+    def __init__(self, options: Options, folder: RunFolder, nodes: Sequence[Node], output: LocalOutput) -> None:
         super().__init__(options, folder, "", (), output)
         self._powered = {name: PoweredNode(node) for name, node in zip(self._nodes, nodes, strict=True)}
 
@@ -103,12 +103,12 @@ class NodeCluster(LocalCluster):
         node = super()._node_for(own)
         return node if node is None or self._powered[node].is_on.is_set() else None
 
-    def _place(self, name: str, node: str) -> Place:
+    def _place(self, name: str, node: str) -> PodPlacement:
         place = super()._place(name, node)
         self._powered[node].node.add_address(place.ip)
         return place
 
-    def _pod(self, manifest: Mapping[str, Any], place: Place) -> LocalPod:
+    def _pod(self, manifest: Mapping[str, Any], place: PodPlacement) -> LocalPod:
         sinks = self._output.of_pod(place.node, self.folder.log(place.node))
         return NodePod(self._powered[place.node], manifest, place, self._enqueue, *sinks)
 
@@ -116,7 +116,7 @@ class NodeCluster(LocalCluster):
 async def serve(options: Options, nodes: Sequence[Node]) -> int:
     folder = run_folder.make(options.name)
     write_package(folder.shipped)
-    cluster = NodeCluster(options, folder, nodes, Output(Plain(), verbose=True))
+    cluster = NodeCluster(options, folder, nodes, LocalOutput(Plain(), verbose=True))
     server = await control.serve(cluster, folder.control)
     try:
         return await cluster.run()

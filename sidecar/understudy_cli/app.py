@@ -22,7 +22,7 @@ from understudy_cli.facts import INJECTED_JOB, Job, Pod, Recovery
 from understudy_cli.failures import CommandFailed, ExitCode, NoAnswer, NotFound, NotPossible, WrongCall
 from understudy_cli.live import job_frames, tree_frames, wait_for_drain, wait_for_drill
 from understudy_cli.log_lines import Wanted
-from understudy_cli.pod_logs import MOST_PODS, FollowedLogs, Line, lines_around, pods_to_read, read_lines
+from understudy_cli.pod_logs import MOST_PODS, FollowedLogs, PodLogLine, lines_around, pods_to_read, read_lines
 from understudy_cli.printing import (
     DEFAULT_PORT,
     DEFAULT_TAIL,
@@ -45,7 +45,7 @@ from understudy_cli.printing import (
     show_stacks,
 )
 from understudy_cli.reading import read_job, read_node, read_pod, read_pool
-from understudy_cli.render import Output
+from understudy_cli.render import OutputFormat
 from understudy_cli.views import causes, checks, drains, drills, goodput, jobs, nodes, spares, timeline
 from understudy_cli.views.drill_schedule import schedule_manifests
 from understudy_cli.views.suspects import Logs, Source
@@ -139,7 +139,7 @@ def get(
         ),
     ] = "",
     watch: Watch = False,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
     namespace: Namespace = "",
     all_namespaces: AllNamespaces = False,
     context: Context = "",
@@ -154,7 +154,7 @@ def get(
     if job and all_namespaces:
         raise WrongCall("-A with a JOB: choose the namespace of the job with -n")
     cluster = connect(kubeconfig, context, namespace, all_namespaces=all_namespaces)
-    wide = output is Output.WIDE
+    wide = output is OutputFormat.WIDE
     if not job:
         if watch:
             draw(job_frames(cluster.follow_jobs(), wide=wide, all_namespaces=all_namespaces))
@@ -171,12 +171,12 @@ def get(
     show(shown, output, lambda: render.tree(shown, wide=wide))
 
 
-def show_jobs(cluster: Cluster, output: Output, *, all_namespaces: bool) -> None:
+def show_jobs(cluster: Cluster, output: OutputFormat, *, all_namespaces: bool) -> None:
     rows = jobs.job_rows(map(read_job, cluster.jobs()), time.time())
     if not rows and not output.is_data:
         _remark_no_jobs(cluster)
         return
-    wide = output is Output.WIDE
+    wide = output is OutputFormat.WIDE
     show({"jobs": rows}, output, lambda: render.jobs(rows, wide=wide, all_namespaces=all_namespaces))
 
 
@@ -191,7 +191,7 @@ def _remark_no_jobs(cluster: Cluster) -> None:
 def why(
     job: JobName,
     last: Last = 1,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
     namespace: Namespace = "",
     context: Context = "",
     kubeconfig: Kubeconfig = "",
@@ -212,7 +212,7 @@ def why(
 @app.command("timeline", epilog="Example: understudy timeline llm -o json")
 def show_timeline(
     job: JobName,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
     namespace: Namespace = "",
     context: Context = "",
     kubeconfig: Kubeconfig = "",
@@ -251,7 +251,7 @@ def show_goodput(
             metavar="[JOB]", help="The parts of the time of one job. Default: all jobs.", autocompletion=_complete_jobs
         ),
     ] = "",
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
     namespace: Namespace = "",
     all_namespaces: AllNamespaces = False,
     context: Context = "",
@@ -315,7 +315,7 @@ def _pods_with_logs(cluster: Cluster, job: Job) -> list[Pod]:
     return pods
 
 
-def _print_line(line: Line, *, name_pod: bool) -> None:
+def _print_line(line: PodLogLine, *, name_pod: bool) -> None:
     sys.stdout.write(f"{line.pod} | {line.text}\n" if name_pod else f"{line.text}\n")
     sys.stdout.flush()
 
@@ -324,7 +324,7 @@ def _print_line(line: Line, *, name_pod: bool) -> None:
 def stacks(
     job: JobName,
     rank: Annotated[int | None, typer.Option("--rank", min=0, help="Only this rank.")] = None,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
     namespace: Namespace = "",
     context: Context = "",
     kubeconfig: Kubeconfig = "",
@@ -348,7 +348,7 @@ def stacks(
 
 @app.command("spares", epilog="Example: understudy spares -A")
 def show_spares(
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
     namespace: Namespace = "",
     all_namespaces: AllNamespaces = False,
     context: Context = "",
@@ -367,7 +367,7 @@ def show_spares(
 
 @app.command("nodes", epilog="Example: understudy nodes -A")
 def show_nodes(
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
     namespace: Namespace = "",
     all_namespaces: AllNamespaces = False,
     context: Context = "",
@@ -385,7 +385,7 @@ def show_nodes(
 
 @app.command("doctor", epilog="Example: understudy doctor -n team-a")
 def doctor(
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
     namespace: Namespace = "",
     context: Context = "",
     kubeconfig: Kubeconfig = "",
@@ -414,7 +414,7 @@ def drain(
     wait: Annotated[bool, typer.Option("--wait", help="Wait until spares train, and show what the swap cost.")] = False,
     timeout: Annotated[float, typer.Option("--timeout", min=0.0, metavar="SECONDS", help="For --wait.")] = 600.0,
     cancel: Annotated[bool, typer.Option("--cancel", help="Withdraw the request, if the swap has not begun.")] = False,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
     namespace: Namespace = "",
     context: Context = "",
     kubeconfig: Kubeconfig = "",
@@ -461,7 +461,7 @@ def drill(
         str, typer.Option("--schedule", metavar="CRON", help="Print a CronJob that does it regularly; break nothing.")
     ] = "",
     image: Annotated[str, typer.Option("--image", metavar="IMAGE", help="For --schedule: one with understudy.")] = "",
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
     namespace: Namespace = "",
     context: Context = "",
     kubeconfig: Kubeconfig = "",

@@ -103,7 +103,7 @@ class Goodput:
 
 
 @dataclass(frozen=True)
-class Drill:
+class DrillRecord:
     """The operator's record of a drill. request: the annotation that asked for it. refusal: "" if it began."""
 
     request: str
@@ -147,7 +147,7 @@ class Job:
     pool: str
     restarts: int
     allows_drills: bool
-    drill: Drill | None
+    drill: DrillRecord | None
 
     def condition(self, kind: str) -> Condition | None:
         return next((condition for condition in self.conditions if condition.type == kind), None)

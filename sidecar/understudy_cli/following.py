@@ -65,13 +65,13 @@ class Disconnected:
 
 
 @dataclass(frozen=True)
-class Ended:
+class FollowingEnded:
     """A collection cannot be followed."""
 
     error: Exception
 
 
-Report = Listed | Changed | Disconnected | Ended
+Report = Listed | Changed | Disconnected | FollowingEnded
 
 
 class Followed:
@@ -123,7 +123,7 @@ class Followed:
                     self._items.setdefault(of, {})[key] = item
             case Disconnected(of, why):
                 self._disconnected[of] = why
-            case Ended(error):
+            case FollowingEnded(error):
                 raise error
 
 
@@ -160,7 +160,7 @@ def _follow(api: Api, collection: Collection, put: Callable[[Report], None]) -> 
                 wait(SHORT_S)
         except NoAnswer as error:
             if error.status in (UNAUTHORIZED, FORBIDDEN, NOT_FOUND):
-                put(Ended(error))
+                put(FollowingEnded(error))
                 return
             if error.status == GONE:
                 version = ""
@@ -171,5 +171,5 @@ def _follow(api: Api, collection: Collection, put: Callable[[Report], None]) -> 
             wait(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         except Exception as error:  # noqa: BLE001 (`take` raises it in the thread that waits)
-            put(Ended(error))
+            put(FollowingEnded(error))
             return

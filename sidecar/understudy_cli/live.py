@@ -45,7 +45,7 @@ def tree_frames(followed: Followed, job: Job, *, wide: bool) -> Iterator[Frame]:
 def wait_for_drain(
     followed: Followed,
     job: Job,
-    drain: drains.Drain,
+    drain: drains.DrainPlan,
     known: Collection[float | None],
     limit_s: float,
     program: str,

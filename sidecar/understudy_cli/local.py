@@ -42,7 +42,7 @@ from understudy_cli.printing import (
     show_stacks,
 )
 from understudy_cli.reading import read_event, read_job, read_pod, read_recovery, recoveries_of
-from understudy_cli.render import Output
+from understudy_cli.render import OutputFormat
 from understudy_cli.untrusted import log_line
 from understudy_cli.views import causes, goodput, jobs, timeline
 from understudy_cli.views.suspects import Logs, Source
@@ -191,12 +191,12 @@ def kill(
 def get(
     name: Run = "",
     watch: Watch = False,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Show a run with its members and faults."""
     if watch and output.is_data:
         raise WrongCall(f"-w with -o {output.value}: the live view has no {output.value}; leave one of them out")
-    wide = output is Output.WIDE
+    wide = output is OutputFormat.WIDE
     if watch:
         draw(_frames(name, wide=wide))
         return
@@ -208,7 +208,7 @@ def get(
 def why(
     name: Run = "",
     last: Last = 1,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Explain the newest fault of a run."""
     seen = _read(name)
@@ -217,7 +217,7 @@ def why(
 
 
 @local.command("timeline", epilog="Example: understudy local timeline")
-def show_timeline(name: Run = "", output: Format = Output.TABLE) -> None:
+def show_timeline(name: Run = "", output: Format = OutputFormat.TABLE) -> None:
     """List the history of a run."""
     seen = _read(name)
     entries = timeline.timeline(seen.job, seen.recoveries, seen.events)
@@ -225,7 +225,7 @@ def show_timeline(name: Run = "", output: Format = Output.TABLE) -> None:
 
 
 @local.command("goodput", epilog="Example: understudy local goodput")
-def show_goodput(name: Run = "", output: Format = Output.TABLE) -> None:
+def show_goodput(name: Run = "", output: Format = OutputFormat.TABLE) -> None:
     """Show what the time of a run went to."""
     shown = goodput.job_goodput(_read(name).job, time.time())
     show(shown, output, lambda: render.goodput(shown))
@@ -264,7 +264,7 @@ def logs(
 def stacks(
     name: Run = "",
     rank: Annotated[int | None, typer.Option("--rank", min=0, help="Only this rank.")] = None,
-    output: Format = Output.TABLE,
+    output: Format = OutputFormat.TABLE,
 ) -> None:
     """Show the Python stacks of the newest hang."""
     folder = _asked(lambda: _folder(name))

@@ -37,7 +37,7 @@ MOST_LINES = 200_000
 
 
 @dataclass(frozen=True, order=True)
-class Line:
+class PodLogLine:
     """at: RFC 3339 in UTC, as the kubelet wrote it. number: in its log."""
 
     at: str
@@ -62,7 +62,7 @@ def pods_to_read(pods: Sequence[Pod], wanted: Wanted) -> list[Pod]:
     return [*holders, *ended][:MOST_PODS]
 
 
-def read_lines(api: Api, pods: Sequence[Pod], wanted: Wanted, tail: int) -> tuple[list[Line], bool]:
+def read_lines(api: Api, pods: Sequence[Pod], wanted: Wanted, tail: int) -> tuple[list[PodLogLine], bool]:
     """The newest `tail` lines of all pods (-1: all), and whether any line had the prefix of a rank. Raises NoAnswer if
     no log could be read.
     """
@@ -118,9 +118,9 @@ def _rfc3339(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _read_pod(api: Api, pod: Pod, wanted: Wanted, tail: int) -> tuple[list[Line], bool] | NoAnswer:
+def _read_pod(api: Api, pod: Pod, wanted: Wanted, tail: int) -> tuple[list[PodLogLine], bool] | NoAnswer:
     filtered = LogFilter(wanted)
-    kept: deque[Line] = deque(maxlen=MOST_LINES if tail < 0 else min(tail, MOST_LINES))
+    kept: deque[PodLogLine] = deque(maxlen=MOST_LINES if tail < 0 else min(tail, MOST_LINES))
     # Lines of a rank or a round are found only by reading the whole log.
     limit = {"tailLines": str(tail)} if tail >= 0 and wanted == Wanted() else {}
     try:
@@ -132,12 +132,12 @@ def _read_pod(api: Api, pod: Pod, wanted: Wanted, tail: int) -> tuple[list[Line]
     return list(kept), filtered.has_prefixes
 
 
-def _lines(api: Api, pod: Pod, query: dict[str, str], *, follow: bool) -> Generator[Line]:
+def _lines(api: Api, pod: Pod, query: dict[str, str], *, follow: bool) -> Generator[PodLogLine]:
     path = f"{collection('v1', 'pods', pod.namespace)}/{pod.name}/log"
     given = {"container": pod.trainer, "timestamps": "true", **query}
     for number, raw in enumerate(api.log(path, given, follow=follow)):
         at, _, text = raw.partition(" ")
-        yield Line(at[:40], pod.name, number, log_line(text))
+        yield PodLogLine(at[:40], pod.name, number, log_line(text))
 
 
 class FollowedLogs:
@@ -149,11 +149,11 @@ class FollowedLogs:
 
     def __init__(self, api: Api, pods: Followed, name: str, wanted: Wanted, tail: int) -> None:
         self._api, self._pods, self._name, self._wanted, self._tail = api, pods, name, wanted, tail
-        self._lines: queue.Queue[Line] = queue.Queue(maxsize=10_000)
+        self._lines: queue.Queue[PodLogLine] = queue.Queue(maxsize=10_000)
         self._threads: dict[str, threading.Thread] = {}
         self._failure: CommandFailed | None = None  # of a thread
 
-    def run(self, show: Callable[[Line], None]) -> None:
+    def run(self, show: Callable[[PodLogLine], None]) -> None:
         """Until all pods have ended. Raises WrongCall if there are too many, or the error of a log or of the watch."""
         while self._failure is None:
             has_news = self._pods.take(TAKE_S if self._lines.empty() else 0.0)
@@ -169,7 +169,7 @@ class FollowedLogs:
             return False
         return all(pod.has_ended for pod in self._pods.objects(self._name))
 
-    def _show_all(self, show: Callable[[Line], None]) -> bool:
+    def _show_all(self, show: Callable[[PodLogLine], None]) -> bool:
         """Whether there was nothing to show."""
         is_idle = True
         while not self._lines.empty():

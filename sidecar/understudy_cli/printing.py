@@ -13,7 +13,7 @@ from understudy_cli import render
 from understudy_cli.facts import Fleet
 from understudy_cli.failures import NotFound
 from understudy_cli.log_lines import Wanted, grouped, newest_dumps
-from understudy_cli.render import Output
+from understudy_cli.render import OutputFormat
 
 #: Lines of `logs` unless --tail says otherwise.
 DEFAULT_TAIL = 1_000
@@ -21,7 +21,7 @@ DEFAULT_TAIL = 1_000
 #: Of `dashboard`.
 DEFAULT_PORT, LOOPBACK = 8090, "127.0.0.1"
 
-Format = Annotated[Output, typer.Option("--output", "-o", metavar="FORMAT", help="table, wide, json or yaml.")]
+Format = Annotated[OutputFormat, typer.Option("--output", "-o", metavar="FORMAT", help="table, wide, json or yaml.")]
 Rank = Annotated[
     int | None, typer.Option("--rank", min=0, metavar="N", help="Lines of one rank, from each pod that held it.")
 ]
@@ -40,7 +40,7 @@ Hosts = Annotated[
 Last = Annotated[int, typer.Option("--last", min=1, metavar="N", help="Explain the newest N faults.")]
 
 
-def show(value: object, output: Output, drawn: Callable[[], RenderableType]) -> None:
+def show(value: object, output: OutputFormat, drawn: Callable[[], RenderableType]) -> None:
     """value: the view, for JSON and YAML."""
     if output.is_data:
         sys.stdout.write(render.data(value, output))
@@ -94,7 +94,7 @@ def no_lines(wanted: Wanted, *, has_prefixes: bool) -> str:
     return f"the logs of the pods that exist have no lines{f' of {wish}' if wish else ''}"
 
 
-def show_stacks(logs_of: Mapping[str, Sequence[str]], rank: int | None, output: Output, condition: str) -> None:
+def show_stacks(logs_of: Mapping[str, Sequence[str]], rank: int | None, output: OutputFormat, condition: str) -> None:
     """logs_of: the lines of each pod. condition: for hang detection. Raises NotFound."""
     dumps = [dump for lines in logs_of.values() for dump in newest_dumps(lines).values()]
     groups = grouped(dump for dump in dumps if rank is None or dump.rank == rank)

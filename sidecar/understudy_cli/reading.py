@@ -11,7 +11,7 @@ from understudy_cli.facts import (
     AvoidedNode,
     Cause,
     Condition,
-    Drill,
+    DrillRecord,
     Event,
     Goodput,
     Job,
@@ -238,10 +238,10 @@ def _lost(raw: Raw) -> LostTime:
     )
 
 
-def _drill(raw: Raw) -> Drill | None:
+def _drill(raw: Raw) -> DrillRecord | None:
     pods = fields.get(raw, "pods")
     return (
-        Drill(
+        DrillRecord(
             request=fields.text(raw, "request", limit=80),
             at=fields.time(raw, "at"),
             pods=tuple(one_line(pod, _NAME_LENGTH) for pod in pods if isinstance(pod, str))

@@ -17,15 +17,15 @@ from rich.text import Text
 
 from understudy_cli.log_lines import StackGroup, ranges
 from understudy_cli.views.causes import Explanation, Why
-from understudy_cli.views.checks import Finding, Level
+from understudy_cli.views.checks import CheckResult, Level
 from understudy_cli.views.drains import DrainRow, DrainState
 from understudy_cli.views.drills import DrillResult
 from understudy_cli.views.goodput import GoodputRow, JobGoodput
 from understudy_cli.views.jobs import FaultRow, JobRow, JobTree, PodRow
 from understudy_cli.views.nodes import NodeRow
 from understudy_cli.views.phrases import NONE, duration, precise
-from understudy_cli.views.spares import Spares
-from understudy_cli.views.timeline import Entry
+from understudy_cli.views.spares import SpareTables
+from understudy_cli.views.timeline import TimelineEntry
 
 #: Wide enough for every table. A pipe and a file have no width.
 UNLIMITED = 10_000
@@ -43,7 +43,7 @@ _PHASES = {
 _LEVELS = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "red", Level.SKIPPED: "dim"}
 
 
-class Output(StrEnum):
+class OutputFormat(StrEnum):
     """The formats of -o."""
 
     TABLE = "table"
@@ -53,7 +53,7 @@ class Output(StrEnum):
 
     @property
     def is_data(self) -> bool:
-        return self in (Output.JSON, Output.YAML)
+        return self in (OutputFormat.JSON, OutputFormat.YAML)
 
 
 def console(stream: TextIO | None = None) -> Console:
@@ -69,10 +69,10 @@ def plain(console: Console, drawn: RenderableType) -> str:
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
-def data(value: object, output: Output) -> str:
+def data(value: object, output: OutputFormat) -> str:
     """A view as JSON or YAML."""
     fields = _plain(value)
-    if output is Output.YAML:
+    if output is OutputFormat.YAML:
         return yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=UNLIMITED)
     return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
 
@@ -199,7 +199,7 @@ def _explanation(fault: Explanation) -> RenderableType:
     return grid
 
 
-def timeline(entries: Sequence[Entry]) -> RenderableType:
+def timeline(entries: Sequence[TimelineEntry]) -> RenderableType:
     lines = [
         [
             Text(entry.time),
@@ -270,7 +270,7 @@ def _share(ratio: float | None) -> str:
 # spares, nodes, doctor, stacks ----------------------------------------------------------------------------------------
 
 
-def spares(shown: Spares, *, all_namespaces: bool) -> RenderableType:
+def spares(shown: SpareTables, *, all_namespaces: bool) -> RenderableType:
     first = ["NAMESPACE"] if all_namespaces else []
     lines = []
     for row in shown.owners:
@@ -341,7 +341,7 @@ def manifests(objects: Sequence[Mapping[str, object]]) -> str:
     return yaml.safe_dump_all(objects, sort_keys=False, allow_unicode=True, width=UNLIMITED)
 
 
-def diagnosis(found: Sequence[Finding]) -> RenderableType:
+def diagnosis(found: Sequence[CheckResult]) -> RenderableType:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(no_wrap=True, style="bold")

@@ -19,9 +19,9 @@ from understudy_local import process, workers
 from understudy_local.directory import JobCallers
 from understudy_local.job import training_job
 from understudy_local.local_pod import LocalPod
-from understudy_local.manifest import Place
+from understudy_local.manifest import PodPlacement
 from understudy_local.options import Options
-from understudy_local.output import Output
+from understudy_local.output import LocalOutput
 from understudy_local.run_folder import RunFolder
 from understudy_operator.apply.coordinator_link import CoordinatorLink
 from understudy_operator.plan.facts.cluster_objects import Node
@@ -76,7 +76,7 @@ class LocalCluster:
     """network: the first two numbers of the run's addresses, as in 127.93. devices: the machine's, by CUDA's names."""
 
     def __init__(
-        self, options: Options, folder: RunFolder, network: str, devices: Sequence[str], output: Output
+        self, options: Options, folder: RunFolder, network: str, devices: Sequence[str], output: LocalOutput
     ) -> None:
         self.options, self.folder, self._network, self._output = options, folder, network, output
         self._devices = devices
@@ -283,10 +283,10 @@ class LocalCluster:
         used = {pod.place.node: pod.deleting for pod in self.pods.values() if pod.holds_node}
         return node_for(self._nodes, own, used)
 
-    def _place(self, name: str, node: str) -> Place:
+    def _place(self, name: str, node: str) -> PodPlacement:
         self._addresses += 1
         folder = self.folder
-        return Place(
+        return PodPlacement(
             pod_uid=secrets.token_hex(16),
             pod_name=name,
             node=node,
@@ -297,7 +297,7 @@ class LocalCluster:
             devices=written.devices_of(self._nodes.index(node), len(self._nodes), self.options.nproc, self._devices),
         )
 
-    def _pod(self, manifest: Mapping[str, Any], place: Place) -> LocalPod:
+    def _pod(self, manifest: Mapping[str, Any], place: PodPlacement) -> LocalPod:
         return LocalPod(manifest, place, self._enqueue, *self._output.of_pod(place.node, self.folder.log(place.node)))
 
     def _delete(self, pod: LocalPod, grace_s: float | None, reason: str) -> None:

@@ -16,8 +16,8 @@ from typing import Any
 import understudy_sidecar
 from understudy_local import manifest as written
 from understudy_local import process
-from understudy_local.manifest import Place
-from understudy_local.process import Sink, Started
+from understudy_local.manifest import PodPlacement
+from understudy_local.process import ChildProcess, Sink
 from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_protocol import pod as names
 from understudy_sidecar import records
@@ -39,7 +39,7 @@ class LocalPod:
     def __init__(
         self,
         manifest: Mapping[str, Any],
-        place: Place,
+        place: PodPlacement,
         changed: Callable[[], None],
         sidecar_says: Sink,
         launcher_says: Sink,
@@ -55,8 +55,8 @@ class LocalPod:
         self._grace_s = float(manifest["spec"]["terminationGracePeriodSeconds"])
         self._is_up = self._was_ever_up = self._killed = False
         self._first_up = asyncio.Event()
-        self._sidecar: Started | None = None
-        self._launcher: Started | None = None
+        self._sidecar: ChildProcess | None = None
+        self._launcher: ChildProcess | None = None
         self._end_by: asyncio.TimerHandle | None = None
         self._life = asyncio.create_task(self._run(), name=f"pod {place.pod_name}")
 
@@ -162,7 +162,7 @@ class LocalPod:
             if keeping is not None:
                 await self._end_sidecar(keeping)
 
-    async def _start(self, command: Sequence[str], env: Mapping[str, str], sink: Sink) -> Started:
+    async def _start(self, command: Sequence[str], env: Mapping[str, str], sink: Sink) -> ChildProcess:
         return await process.start(command, env, sink)
 
     async def _run_launcher(self) -> int:
@@ -190,7 +190,7 @@ class LocalPod:
             self._changed()
             await asyncio.sleep(RESTART_AFTER_S)
 
-    async def _wait_until_up(self, sidecar: Started) -> bool:
+    async def _wait_until_up(self, sidecar: ChildProcess) -> bool:
         while sidecar.runs:
             with contextlib.suppress(OSError):
                 _, writer = await asyncio.open_connection(self.place.ip, names.HEALTH_PORT)

@@ -18,7 +18,7 @@ _DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True)
-class Place:
+class PodPlacement:
     """Where a pod runs. devices: the GPUs of its node; None: all GPUs of the machine are visible."""
 
     pod_uid: str
@@ -31,7 +31,7 @@ class Place:
     devices: tuple[str, ...] | None = None
 
 
-def sidecar_environment(manifest: Manifest, place: Place, own: Mapping[str, str]) -> dict[str, str]:
+def sidecar_environment(manifest: Manifest, place: PodPlacement, own: Mapping[str, str]) -> dict[str, str]:
     """own: this process's environment."""
     env = _variables(manifest["spec"]["initContainers"][0], place)
     ours = {
@@ -44,7 +44,7 @@ def sidecar_environment(manifest: Manifest, place: Place, own: Mapping[str, str]
     return {**own, **env, **ours}
 
 
-def launcher_environment(manifest: Manifest, place: Place, own: Mapping[str, str]) -> dict[str, str]:
+def launcher_environment(manifest: Manifest, place: PodPlacement, own: Mapping[str, str]) -> dict[str, str]:
     """The user's own environment comes first, as in a terminal. Python's output is unbuffered."""
     env = {**_LOOPBACK, "PYTHONUNBUFFERED": "1", **own, **_variables(_trainer(manifest), place)}
     env[names.ENV_SHARED_FOLDER] = str(place.folder)
@@ -53,7 +53,7 @@ def launcher_environment(manifest: Manifest, place: Place, own: Mapping[str, str
     return env
 
 
-def launcher_command(manifest: Manifest, place: Place) -> list[str]:
+def launcher_command(manifest: Manifest, place: PodPlacement) -> list[str]:
     return [_relocated(word, place) for word in _trainer(manifest)["command"]]
 
 
@@ -69,7 +69,7 @@ def _trainer(manifest: Manifest) -> Manifest:
     return container
 
 
-def _variables(container: Manifest, place: Place) -> dict[str, str]:
+def _variables(container: Manifest, place: PodPlacement) -> dict[str, str]:
     fields = {
         "metadata.name": place.pod_name,
         "metadata.uid": place.pod_uid,
@@ -83,7 +83,7 @@ def _variables(container: Manifest, place: Place) -> dict[str, str]:
     return value
 
 
-def _relocated(word: str, place: Place) -> str:
+def _relocated(word: str, place: PodPlacement) -> str:
     """A path in the pod's shared folder, as a path of this machine."""
     shared = names.SHARED_FOLDER
     return f"{place.folder}{word[len(shared) :]}" if word == shared or word.startswith(f"{shared}/") else word

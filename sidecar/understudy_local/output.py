@@ -33,7 +33,7 @@ class Plain:
         _write(sys.stderr, f"understudy: {text}")
 
 
-class Output:
+class LocalOutput:
     def __init__(self, screen: Screen, *, verbose: bool) -> None:
         self._screen, self._verbose = screen, verbose
         self._files: dict[Path, TextIO] = {}

@@ -30,7 +30,7 @@ class Sink(Protocol):
     def __call__(self, line: str, *, error: bool) -> None: ...
 
 
-class Started:
+class ChildProcess:
     """A process that was started."""
 
     def __init__(self, process: Process, readers: Iterable[Awaitable[None]]) -> None:
@@ -73,7 +73,7 @@ class Started:
                 self._process.send_signal(number)
 
 
-async def start(command: Sequence[str], env: Mapping[str, str], sink: Sink) -> Started:
+async def start(command: Sequence[str], env: Mapping[str, str], sink: Sink) -> ChildProcess:
     """Raises OSError if it cannot be started."""
     # Our own pipes: with asyncio's, the process would count as running until the last grandchild has closed them.
     out, out_end = os.pipe()
@@ -100,7 +100,7 @@ async def start(command: Sequence[str], env: Mapping[str, str], sink: Sink) -> S
         _starting.discard(this)
         os.close(out_end)
         os.close(err_end)
-    return Started(
+    return ChildProcess(
         process,
         [_read(out, lambda line: sink(line, error=False)), _read(err, lambda line: sink(line, error=True))],
     )

@@ -20,7 +20,7 @@ from understudy_launcher.package import write_package
 from understudy_local import control, objects, preflight, process_guard, run_folder
 from understudy_local.cluster import LocalCluster
 from understudy_local.options import Options, UsageError
-from understudy_local.output import Output, Plain
+from understudy_local.output import LocalOutput, Plain
 from understudy_local.run_folder import RunFolder
 from understudy_local.view import LiveScreen
 from understudy_protocol import pod as names
@@ -58,7 +58,7 @@ def _run_job(options: Options, folder: RunFolder, keeper_alive: int) -> int:
 
 async def _serve(options: Options, folder: RunFolder, keeper_alive: int) -> int:
     live = None if options.plain or not sys.stdout.isatty() else LiveScreen(Console())
-    output = Output(live or Plain(), verbose=options.verbose)
+    output = LocalOutput(live or Plain(), verbose=options.verbose)
     cluster = LocalCluster(options, folder, _free_network(), _devices(), output)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

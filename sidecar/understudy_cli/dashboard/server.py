@@ -26,7 +26,7 @@ from aiohttp import web
 
 from understudy_cli.facts import Fleet
 from understudy_cli.failures import WrongCall
-from understudy_cli.views.pages import Address, Page, changes, page
+from understudy_cli.views.pages import Page, PageAddress, changes, page
 
 #: Browsers that a process serves. A further one gets the status 503.
 MOST_STREAMS = 64
@@ -71,7 +71,7 @@ class Board:
     def __init__(self) -> None:
         self.fleet = Fleet(is_complete=False)
         self.streams = 0
-        self._pages: dict[Address, tuple[float, Page]] = {}
+        self._pages: dict[PageAddress, tuple[float, Page]] = {}
         self._changed = asyncio.Event()
 
     def show(self, fleet: Fleet) -> None:
@@ -80,7 +80,7 @@ class Board:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def page(self, address: Address, now: float) -> Page:
+    def page(self, address: PageAddress, now: float) -> Page:
         """Browsers with the same page share it."""
         made_at, found = self._pages.get(address, (-math.inf, {}))
         if not 0 <= now - made_at < self.FRESH_S:
@@ -213,14 +213,14 @@ def is_own_host(host: str, hosts: Collection[str]) -> bool:
     return True
 
 
-def address_of(query: Mapping[str, str]) -> Address:
+def address_of(query: Mapping[str, str]) -> PageAddress:
     """Raises HTTPBadRequest."""
     view, namespace, name = (query.get(key, "") for key in ("view", "namespace", "name"))
     if view not in VIEWS:
         raise web.HTTPBadRequest(text=f"view: expected one of {', '.join(VIEWS)}")
     if len(namespace) > _NAME_LENGTH or len(name) > _NAME_LENGTH:
         raise web.HTTPBadRequest(text=f"namespace, name: expected at most {_NAME_LENGTH} characters")
-    return Address(view, namespace, name)
+    return PageAddress(view, namespace, name)
 
 
 # Streams --------------------------------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ async def _stream(request: web.Request, board: Board) -> web.StreamResponse:
     return response
 
 
-async def messages(board: Board, address: Address) -> AsyncIterator[bytes]:
+async def messages(board: Board, address: PageAddress) -> AsyncIterator[bytes]:
     sent: Page = {}
     while True:
         seen, now = board.fleet, time.time()

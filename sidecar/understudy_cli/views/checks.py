@@ -35,7 +35,7 @@ class Level(Enum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """fix: the next step; empty if nothing has to be done."""
 
     check: str
@@ -71,16 +71,16 @@ class Installation:
     namespace: str = field(default="understudy-system")
 
 
-def findings(seen: Installation, now: float) -> tuple[Finding, ...]:
+def findings(seen: Installation, now: float) -> tuple[CheckResult, ...]:
     checks = (_version, _kinds, _rights, _deployments, _leader, _webhook, _certificates, _dns, _images, _acceptance)
     return tuple(finding for check in checks for finding in check(seen, now))
 
 
-def _skipped(check: str, fact: Unreadable) -> Iterator[Finding]:
-    yield Finding(check, Level.SKIPPED, fact.why, "run the command as a cluster administrator")
+def _skipped(check: str, fact: Unreadable) -> Iterator[CheckResult]:
+    yield CheckResult(check, Level.SKIPPED, fact.why, "run the command as a cluster administrator")
 
 
-def _version(seen: Installation, now: float) -> Iterator[Finding]:
+def _version(seen: Installation, now: float) -> Iterator[CheckResult]:
     check = "Kubernetes"
     if isinstance(seen.version, Unreadable):
         yield from _skipped(check, seen.version)
@@ -88,19 +88,19 @@ def _version(seen: Installation, now: float) -> Iterator[Finding]:
     name = fields.text(seen.version, "gitVersion", limit=60)
     major, minor = (re.match(r"[0-9]*", fields.text(seen.version, part))[0] for part in ("major", "minor"))  # type: ignore[index]
     if major != "1" or not minor:
-        yield Finding(check, Level.WARNING, f"version {name or 'unknown'} is not a version that Understudy knows")
+        yield CheckResult(check, Level.WARNING, f"version {name or 'unknown'} is not a version that Understudy knows")
     elif int(minor) < OLDEST_KUBERNETES:
-        yield Finding(
+        yield CheckResult(
             check,
             Level.ERROR,
             f"version {name} is older than 1.{OLDEST_KUBERNETES}",
             f"upgrade the cluster to 1.{OLDEST_KUBERNETES} or newer",
         )
     else:
-        yield Finding(check, Level.OK, f"version {name}")
+        yield CheckResult(check, Level.OK, f"version {name}")
 
 
-def _kinds(seen: Installation, now: float) -> Iterator[Finding]:
+def _kinds(seen: Installation, now: float) -> Iterator[CheckResult]:
     check = "Kinds"
     if isinstance(seen.served, Unreadable):
         yield from _skipped(check, seen.served)
@@ -108,12 +108,14 @@ def _kinds(seen: Installation, now: float) -> Iterator[Finding]:
     missing = [kind for kind in KINDS if kind not in seen.served]
     if missing:
         text = f"the API server does not serve {', '.join(missing)} of understudy.dev"
-        yield Finding(check, Level.ERROR, text, "install the chart with crds.enabled=true, or apply the files of crds/")
+        yield CheckResult(
+            check, Level.ERROR, text, "install the chart with crds.enabled=true, or apply the files of crds/"
+        )
     else:
-        yield Finding(check, Level.OK, f"{', '.join(KINDS)} are served")
+        yield CheckResult(check, Level.OK, f"{', '.join(KINDS)} are served")
 
 
-def _rights(seen: Installation, now: float) -> Iterator[Finding]:
+def _rights(seen: Installation, now: float) -> Iterator[CheckResult]:
     check = "Your rights"
     if isinstance(seen.rights, Unreadable):
         yield from _skipped(check, seen.rights)
@@ -122,40 +124,40 @@ def _rights(seen: Installation, now: float) -> Iterator[Finding]:
     if missing:
         text = f"this account may not {', '.join(missing)}"
         fix = "bind the role view to the account (rbac.aggregate.enabled of the chart); `list nodes` needs another role"
-        yield Finding(check, Level.WARNING, text, fix)
+        yield CheckResult(check, Level.WARNING, text, fix)
     else:
-        yield Finding(check, Level.OK, "the account may read everything that this program shows")
+        yield CheckResult(check, Level.OK, "the account may read everything that this program shows")
 
 
-def _deployments(seen: Installation, now: float) -> Iterator[Finding]:
+def _deployments(seen: Installation, now: float) -> Iterator[CheckResult]:
     check = "Operator"
     if isinstance(seen.deployments, Unreadable):
         yield from _skipped(check, seen.deployments)
         return
     if not seen.deployments:
         text = "no Deployment has the label app.kubernetes.io/name=understudy"
-        yield Finding(check, Level.ERROR, text, "install the chart: helm install understudy charts/understudy")
+        yield CheckResult(check, Level.ERROR, text, "install the chart: helm install understudy charts/understudy")
         return
     for deployment in seen.deployments:
         yield _of_deployment(check, deployment, seen.own_version)
 
 
-def _of_deployment(check: str, raw: Raw, own_version: str) -> Finding:
+def _of_deployment(check: str, raw: Raw, own_version: str) -> CheckResult:
     namespace, name = fields.text(raw, "metadata", "namespace"), fields.text(raw, "metadata", "name")
     available, wanted = fields.count(raw, "status", "availableReplicas"), fields.count(raw, "spec", "replicas")
     version = fields.text(raw, "metadata", "labels", "app.kubernetes.io/version", limit=40)
     text = f"Deployment {name} ({namespace}) has {available} of {wanted} replicas available"
     if not available:
-        return Finding(check, Level.ERROR, text, f"see kubectl --namespace {namespace} describe pods")
+        return CheckResult(check, Level.ERROR, text, f"see kubectl --namespace {namespace} describe pods")
     if available < wanted:
-        return Finding(check, Level.WARNING, text, f"see kubectl --namespace {namespace} get pods")
+        return CheckResult(check, Level.WARNING, text, f"see kubectl --namespace {namespace} get pods")
     if own_version and version and version != own_version:
         text += f"; its version is {version}, and the version of this program is {own_version}"
-        return Finding(check, Level.WARNING, text, "use the program of the operator's release")
-    return Finding(check, Level.OK, text)
+        return CheckResult(check, Level.WARNING, text, "use the program of the operator's release")
+    return CheckResult(check, Level.OK, text)
 
 
-def _leader(seen: Installation, now: float) -> Iterator[Finding]:
+def _leader(seen: Installation, now: float) -> Iterator[CheckResult]:
     check = "Leader"
     if isinstance(seen.lease, Unreadable):
         yield from _skipped(check, seen.lease)
@@ -166,17 +168,17 @@ def _leader(seen: Installation, now: float) -> Iterator[Finding]:
     renewed_at = None if seen.lease is None else fields.time(seen.lease, "spec", "renewTime")
     holder = "" if seen.lease is None else fields.text(seen.lease, "spec", "holderIdentity", limit=253)
     if renewed_at is None or not holder:
-        yield Finding(check, Level.ERROR, "no replica of the operator is the leader", fix)
+        yield CheckResult(check, Level.ERROR, "no replica of the operator is the leader", fix)
     elif now - renewed_at > LEASE_SILENCE_S:
         text = f"the leader {holder} has not renewed its Lease for {duration(now - renewed_at)}"
-        yield Finding(
+        yield CheckResult(
             check, Level.ERROR, text, f"{fix}. If it is healthy, compare the clocks of this machine and the cluster"
         )
     else:
-        yield Finding(check, Level.OK, f"{holder} is the leader")
+        yield CheckResult(check, Level.OK, f"{holder} is the leader")
 
 
-def _webhook(seen: Installation, now: float) -> Iterator[Finding]:
+def _webhook(seen: Installation, now: float) -> Iterator[CheckResult]:
     check = "Webhook"
     if isinstance(seen.webhooks, Unreadable):
         yield from _skipped(check, seen.webhooks)
@@ -184,7 +186,7 @@ def _webhook(seen: Installation, now: float) -> Iterator[Finding]:
     if not seen.webhooks and not seen.deployments:
         return  # nothing is installed
     if not seen.webhooks:
-        yield Finding(check, Level.OK, "the chart has no webhook (webhook.enabled is false): pods are not injected")
+        yield CheckResult(check, Level.OK, "the chart has no webhook (webhook.enabled is false): pods are not injected")
         return
     for namespace, service in sorted(set(_services(seen.webhooks))):
         if isinstance(seen.endpoints, Unreadable):
@@ -193,10 +195,10 @@ def _webhook(seen: Installation, now: float) -> Iterator[Finding]:
         ready = ready_endpoints(seen.endpoints.get(service, ()))
         text = f"Service {service} ({namespace}) has {ready} ready endpoints"
         if ready:
-            yield Finding(check, Level.OK, text)
+            yield CheckResult(check, Level.OK, text)
         else:
             fix = f"see kubectl --namespace {namespace} describe pods -l app.kubernetes.io/component=webhook"
-            yield Finding(
+            yield CheckResult(
                 check, Level.ERROR, f"{text}, so pods with the label understudy.dev/inject cannot be created", fix
             )
 
@@ -220,7 +222,7 @@ def ready_endpoints(slices: Iterable[Raw]) -> int:
     return sum(fields.get(endpoint, "conditions", "ready") is not False for endpoint in endpoints)
 
 
-def _certificates(seen: Installation, now: float) -> Iterator[Finding]:
+def _certificates(seen: Installation, now: float) -> Iterator[CheckResult]:
     check = "Certificates"
     if isinstance(seen.webhooks, Unreadable):
         yield from _skipped(check, seen.webhooks)
@@ -231,31 +233,31 @@ def _certificates(seen: Installation, now: float) -> Iterator[Finding]:
             yield _of_bundle(check, name, fields.get(webhook, "clientConfig", "caBundle"), now)
 
 
-def _of_bundle(check: str, name: str, bundle: object, now: float) -> Finding:
+def _of_bundle(check: str, name: str, bundle: object, now: float) -> CheckResult:
     if not isinstance(bundle, str) or not bundle:
         text = f"webhook {name} has no caBundle, so the API server cannot verify the webhook"
-        return Finding(
+        return CheckResult(
             check, Level.ERROR, text, "wait a minute after the installation; else see the log of the rotation's pod"
         )
     try:
         ends = authority_ends(bundle)
     except ValueError as error:
         text = f"the caBundle of webhook {name} cannot be read: {error}"
-        return Finding(check, Level.ERROR, text, "fix webhook.certificates of the chart's values")
+        return CheckResult(check, Level.ERROR, text, "fix webhook.certificates of the chart's values")
     if not ends:
-        return Finding(check, Level.SKIPPED, f"the caBundle of webhook {name} contains no authority")
+        return CheckResult(check, Level.SKIPPED, f"the caBundle of webhook {name} contains no authority")
     left_s = max(ends) - now
     if left_s <= 0:
         text = f"the authority of webhook {name} expired {duration(-left_s)} ago"
-        return Finding(
+        return CheckResult(
             check, Level.ERROR, text, "see docs/how-to/install.md#certificates, and the log of the rotation's pod"
         )
     if left_s < CERTIFICATE_SOON_S:
         text = f"the authority of webhook {name} expires in {duration(left_s)}"
-        return Finding(
+        return CheckResult(
             check, Level.WARNING, text, "check that the rotation, cert-manager or your own process renews it"
         )
-    return Finding(check, Level.OK, f"the authority of webhook {name} is valid for another {duration(left_s)}")
+    return CheckResult(check, Level.OK, f"the authority of webhook {name} is valid for another {duration(left_s)}")
 
 
 def authority_ends(bundle: str) -> tuple[float, ...]:
@@ -268,23 +270,23 @@ def authority_ends(bundle: str) -> tuple[float, ...]:
         raise ValueError(str(error)) from error
 
 
-def _dns(seen: Installation, now: float) -> Iterator[Finding]:
+def _dns(seen: Installation, now: float) -> Iterator[CheckResult]:
     check = "DNS"
     if isinstance(seen.dns, Unreadable):
         yield from _skipped(check, seen.dns)
         return
     ready = ready_endpoints(seen.dns)
     if ready:
-        yield Finding(check, Level.OK, f"the cluster's DNS has {ready} ready endpoints")
+        yield CheckResult(check, Level.OK, f"the cluster's DNS has {ready} ready endpoints")
     elif not seen.dns:
         text = "there is no Service kube-dns (kube-system), so the DNS of the cluster cannot be checked"
-        yield Finding(check, Level.WARNING, text, "check that pods can look up the names of Services")
+        yield CheckResult(check, Level.WARNING, text, "check that pods can look up the names of Services")
     else:
         text = "Service kube-dns (kube-system) has no ready endpoint: new pods cannot find their coordinator"
-        yield Finding(check, Level.ERROR, text, "see kubectl --namespace kube-system get pods -l k8s-app=kube-dns")
+        yield CheckResult(check, Level.ERROR, text, "see kubectl --namespace kube-system get pods -l k8s-app=kube-dns")
 
 
-def _images(seen: Installation, now: float) -> Iterator[Finding]:
+def _images(seen: Installation, now: float) -> Iterator[CheckResult]:
     check = "Images"
     if isinstance(seen.pods, Unreadable):
         yield from _skipped(check, seen.pods)
@@ -296,9 +298,9 @@ def _images(seen: Installation, now: float) -> Iterator[Finding]:
     for image, names in sorted(failing.items()):
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         text = f"the image {image} cannot be pulled: pods {', '.join(sorted(names)[:_NAMED])}{more}"
-        yield Finding(check, Level.ERROR, text, "check the name of the image, and imagePullSecrets")
+        yield CheckResult(check, Level.ERROR, text, "check the name of the image, and imagePullSecrets")
     if not failing:
-        yield Finding(check, Level.OK, f"no image fails in {len(seen.pods)} pods")
+        yield CheckResult(check, Level.OK, f"no image fails in {len(seen.pods)} pods")
 
 
 def _images_that_fail(pod: Raw) -> Iterator[str]:
@@ -308,15 +310,15 @@ def _images_that_fail(pod: Raw) -> Iterator[str]:
                 yield fields.text(container, "image", limit=512)
 
 
-def _acceptance(seen: Installation, now: float) -> Iterator[Finding]:
+def _acceptance(seen: Installation, now: float) -> Iterator[CheckResult]:
     check = "Admission"
     if isinstance(seen.rejection, Unreadable):
-        yield Finding(check, Level.SKIPPED, seen.rejection.why)
+        yield CheckResult(check, Level.SKIPPED, seen.rejection.why)
     elif seen.rejection:
         text = f"the API server rejects a small TrainingJob (a dry run): {seen.rejection}"
-        yield Finding(check, Level.ERROR, text, "see docs/how-to/troubleshooting.md#the-job-is-not-created")
+        yield CheckResult(check, Level.ERROR, text, "see docs/how-to/troubleshooting.md#the-job-is-not-created")
     else:
-        yield Finding(check, Level.OK, "the API server accepts a small TrainingJob (a dry run)")
+        yield CheckResult(check, Level.OK, "the API server accepts a small TrainingJob (a dry run)")
 
 
 def example_job(namespace: str) -> Raw:

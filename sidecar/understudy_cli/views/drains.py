@@ -39,7 +39,7 @@ class DrainRow:
 
 
 @dataclass(frozen=True)
-class Drain:
+class DrainPlan:
     """pods: to drain, the oldest rank first. spares: ready ones that may take their ranks."""
 
     pods: tuple[Pod, ...]
@@ -58,7 +58,7 @@ class Drain:
         return ""
 
 
-def plan_drain(job: Job, pods: Sequence[Pod], target: str) -> Drain:
+def plan_drain(job: Job, pods: Sequence[Pod], target: str) -> DrainPlan:
     """target: the name of a pod, or of a node. Raises NotFound, NotPossible."""
     chosen = chosen_pods(job, pods, target)
     if job.has_ended:
@@ -71,7 +71,7 @@ def plan_drain(job: Job, pods: Sequence[Pod], target: str) -> Drain:
     spares = sum(
         pod.role == names.ROLE_SPARE and pod.is_ready and not pod.has_ended for pod in pods if pod.uid not in uids
     )
-    drain = Drain(chosen, spares)
+    drain = DrainPlan(chosen, spares)
     if drain.with_ranks and not spares:
         raise NotPossible(_no_spare(job, chosen))
     return drain
@@ -91,12 +91,12 @@ def chosen_pods(job: Job, pods: Sequence[Pod], target: str) -> tuple[Pod, ...]:
     return tuple(sorted(running, key=lambda pod: (pod.group_rank is None, pod.group_rank or 0, pod.name)))
 
 
-def requested_rows(drain: Drain) -> tuple[DrainRow, ...]:
+def requested_rows(drain: DrainPlan) -> tuple[DrainRow, ...]:
     return tuple(DrainRow(pod.name, ranks_of(pod), pod.node or NONE, DrainState.REQUESTED) for pod in drain.pods)
 
 
 def drain_rows(
-    drain: Drain, pods: Iterable[Pod], recoveries: Iterable[Recovery], known: Collection[float | None]
+    drain: DrainPlan, pods: Iterable[Pod], recoveries: Iterable[Recovery], known: Collection[float | None]
 ) -> tuple[DrainRow, ...]:
     """What has become of the drained pods. pods, recoveries: of the job now. known: when earlier ones were detected."""
     left = {pod.uid for pod in pods if not pod.has_ended}

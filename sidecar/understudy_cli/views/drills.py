@@ -7,7 +7,7 @@ The operator decides about a request, breaks the job, and records that in status
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from understudy_cli.facts import INJECTED_JOB, Drill, Job, Pod, Recovery
+from understudy_cli.facts import INJECTED_JOB, DrillRecord, Job, Pod, Recovery
 from understudy_cli.failures import NotPossible
 from understudy_cli.views.phrases import NONE, precise
 from understudy_protocol import enums
@@ -68,7 +68,7 @@ def pod_to_annotate(job: Job, pods: Iterable[Pod]) -> Pod:
 
 
 def result(
-    job: Job, drill: Drill, before: Sequence[Pod], recoveries: Iterable[Recovery], known: Collection[float | None]
+    job: Job, drill: DrillRecord, before: Sequence[Pod], recoveries: Iterable[Recovery], known: Collection[float | None]
 ) -> DrillResult | None:
     """None until all recoveries have ended. before: the pods at the request. known: when earlier faults were found."""
     ranks = {pod.name for pod in before if pod.group_rank is not None}
@@ -94,13 +94,13 @@ def is_drill(recovery: Recovery) -> bool:
     return recovery.reason.startswith(DRILL_REASON)
 
 
-def late(job: Job, drill: Drill | None, limit_s: float, program: str) -> str:
+def late(job: Job, drill: DrillRecord | None, limit_s: float, program: str) -> str:
     if drill is None:
         return f"the operator has not answered within {limit_s:g} s, and breaks nothing any more: {program} doctor"
     return f"the job has not recovered within {limit_s:g} s: {program} why {job.name}"
 
 
-def _row(recovery: Recovery, drill: Drill) -> DrillRow:
+def _row(recovery: Recovery, drill: DrillRecord) -> DrillRow:
     worker = "" if recovery.cause.rank is None else f"rank {recovery.cause.rank}, "
     node = f" on {recovery.cause.node}" if recovery.cause.node else ""
     return DrillRow(
@@ -112,5 +112,5 @@ def _row(recovery: Recovery, drill: Drill) -> DrillRow:
     )
 
 
-def _after(at: float | None, drill: Drill) -> str:
+def _after(at: float | None, drill: DrillRecord) -> str:
     return NONE if at is None or drill.at is None else precise(max(0.0, at - drill.at))

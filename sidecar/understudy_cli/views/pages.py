@@ -25,7 +25,7 @@ Page = Mapping[str, Mapping[str, object]]
 
 
 @dataclass(frozen=True)
-class Address:
+class PageAddress:
     """The page that a browser shows. view: fleet, job, spares or nodes. namespace, name: of a job."""
 
     view: str
@@ -34,7 +34,7 @@ class Address:
 
 
 @dataclass(frozen=True)
-class State:
+class DashboardState:
     """Of the program itself. is_complete: all kinds were listed. warnings: why something is missing or old."""
 
     is_complete: bool
@@ -143,7 +143,7 @@ class FaultLine:
 
 
 @dataclass(frozen=True)
-class RankHolder:
+class LaneHolder:
     """A pod that has the ranks of a lane, from start (None: not known) to end (None: it has them now)."""
 
     pod: str
@@ -158,11 +158,11 @@ class Lane:
 
     ranks: str
     group: int
-    holders: tuple[RankHolder, ...]
+    holders: tuple[LaneHolder, ...]
     faults: tuple[tuple[float, str], ...]
 
 
-def page(fleet: Fleet, address: Address, now: float) -> Page:
+def page(fleet: Fleet, address: PageAddress, now: float) -> Page:
     """A job that does not exist has no rows."""
     match address.view:
         case "job":
@@ -174,7 +174,7 @@ def page(fleet: Fleet, address: Address, now: float) -> Page:
             found = {"nodes": {row.name: row for row in rows}}
         case _:
             found = {"jobs": {f"{job.namespace}/{job.name}": _job_line(job) for job in fleet.jobs}}
-    return {"state": {"": State(fleet.is_complete, fleet.warnings)}, **found}
+    return {"state": {"": DashboardState(fleet.is_complete, fleet.warnings)}, **found}
 
 
 def _spares_page(fleet: Fleet, now: float) -> Page:
@@ -339,17 +339,17 @@ def lanes(job: Job, pods: Sequence[Pod], recoveries: Sequence[Recovery]) -> tupl
 
 
 def _lane(job: Job, group: int, nproc: int, faults: Sequence[Recovery], holder: Pod | None) -> Lane:
-    found: list[RankHolder] = []
+    found: list[LaneHolder] = []
     start = job.started_at
     for recovery in faults:
         if recovery.strategy in _MOVES:
-            found.append(RankHolder(recovery.cause.pod, recovery.cause.node, start, recovery.detected_at))
+            found.append(LaneHolder(recovery.cause.pod, recovery.cause.node, start, recovery.detected_at))
             start = recovery.ended_at if recovery.ended_at is not None else recovery.detected_at
     last = faults[-1]
     if job.completed_at is not None and last.strategy not in _MOVES:
-        found.append(RankHolder(last.cause.pod, last.cause.node, start, job.completed_at))
+        found.append(LaneHolder(last.cause.pod, last.cause.node, start, job.completed_at))
     elif holder is not None and not (last.is_open and holder.name == last.cause.pod and last.strategy in _MOVES):
-        found.append(RankHolder(holder.name, holder.node, start, job.completed_at))
+        found.append(LaneHolder(holder.name, holder.node, start, job.completed_at))
     first = group * nproc
     ranks = f"rank {first}" if nproc == 1 else f"ranks {first}-{first + nproc - 1}"
     times = tuple((recovery.detected_at, recovery.fault) for recovery in faults if recovery.detected_at is not None)

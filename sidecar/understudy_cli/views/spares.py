@@ -34,17 +34,17 @@ class SparePod:
 
 
 @dataclass(frozen=True)
-class Spares:
+class SpareTables:
     owners: tuple[SpareRow, ...]
     pods: tuple[SparePod, ...]
 
 
-def spares(jobs: Iterable[Job], pools: Iterable[Pool], pods: Iterable[Pod], now: float) -> Spares:
+def spares(jobs: Iterable[Job], pools: Iterable[Pool], pods: Iterable[Pod], now: float) -> SpareTables:
     """Jobs without spares and without a pool are left out."""
     rows = [_of_job(job) for job in jobs if job.spares_desired or job.spares_ready or job.pool]
     rows += [_of_pool(pool) for pool in pools]
     waiting = [pod for pod in pods if pod.role == names.ROLE_SPARE or pod.pool]
-    return Spares(
+    return SpareTables(
         owners=tuple(sorted(rows, key=lambda row: (row.namespace, row.kind, row.owner))),
         pods=tuple(
             SparePod(

@@ -15,7 +15,7 @@ _FROM_STATUS = {"FaultDetected", "Recovered", "Started"}
 
 
 @dataclass(frozen=True)
-class Entry:
+class TimelineEntry:
     """at: Unix seconds. kind: of a condition, an event, or Fault and Resumed. is_warning: something went wrong."""
 
     at: float
@@ -26,12 +26,12 @@ class Entry:
     is_warning: bool
 
 
-def timeline(job: Job, recoveries: Sequence[Recovery], events: Iterable[Event]) -> tuple[Entry, ...]:
+def timeline(job: Job, recoveries: Sequence[Recovery], events: Iterable[Event]) -> tuple[TimelineEntry, ...]:
     """events: of the job, in any order."""
     found = [*_of_job(job), *_of_recoveries(recoveries), *_of_events(events, has_recoveries=bool(recoveries))]
     first = min((at for at, *_ in found), default=0.0)
     return tuple(
-        Entry(at, clock(at), f"+{duration(at - first)}", kind, text, is_warning)
+        TimelineEntry(at, clock(at), f"+{duration(at - first)}", kind, text, is_warning)
         for at, kind, text, is_warning in sorted(set(found))
     )
 

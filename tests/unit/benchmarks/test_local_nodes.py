@@ -10,12 +10,12 @@ import pytest
 from benchmarks.recovery.local_nodes import NodeCluster, OnNode, PoweredNode
 from benchmarks.rendezvous.network import Node
 from understudy_local.options import Options
-from understudy_local.output import Output, Plain
-from understudy_local.process import Started
+from understudy_local.output import LocalOutput, Plain
+from understudy_local.process import ChildProcess
 from understudy_local.run_folder import RunFolder
 
 
-class HasEnded(Started):
+class HasEnded(ChildProcess):
     def __init__(self) -> None: ...
 
     @property
@@ -59,7 +59,7 @@ async def test_the_end_of_a_process_is_not_visible_before_its_node_is_on_again()
 def test_a_node_without_power_gets_no_pod(tmp_path: Path, commands: list[list[str]]) -> None:
     nodes = [Node("a", "198.19.255.2"), Node("b", "198.19.255.3")]
     options = Options(("true",), nodes=1, spares=1)
-    cluster = NodeCluster(options, RunFolder(tmp_path), nodes, Output(Plain(), verbose=False))
+    cluster = NodeCluster(options, RunFolder(tmp_path), nodes, LocalOutput(Plain(), verbose=False))
     assert cluster._node_for("node-1") == "node-1"
 
     assert cluster.kill("node-1") == "the power of node-1"

@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 
 from tests.unit.cli import samples
 from understudy_cli import render
-from understudy_cli.facts import Drill
+from understudy_cli.facts import DrillRecord
 from understudy_cli.log_lines import grouped, newest_dumps
 from understudy_cli.reading import read_event, read_job, read_node, read_pod, read_pool, read_recovery, recoveries_of
 from understudy_cli.views import causes, checks, drains, drills, goodput, jobs, nodes, spares, timeline
@@ -96,7 +96,7 @@ def _drain() -> RenderableType:
 
 def _drill() -> RenderableType:
     job = read_job(samples.drillable(recoveries=[samples.drilled()]))
-    drill = Drill("Pod 2026-11-20T11:59:30Z", samples.NOW - 30, ("llm-workers-0-1",), "node-b", "")
+    drill = DrillRecord("Pod 2026-11-20T11:59:30Z", samples.NOW - 30, ("llm-workers-0-1",), "node-b", "")
     found = drills.result(job, drill, tuple(map(read_pod, samples.pods())), job.recoveries, set())
     assert found is not None
     return render.drill(found)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.cli import samples
-from understudy_cli.views.checks import Finding, Level, Unreadable, authority_ends, findings
+from understudy_cli.views.checks import CheckResult, Level, Unreadable, authority_ends, findings
 
 HEALTHY: dict[str, Any] = {
     "rights": {"list pods": True},
@@ -20,8 +20,8 @@ HEALTHY: dict[str, Any] = {
 }
 
 
-def found(**changes: Any) -> dict[str, list[Finding]]:
-    by_check: dict[str, list[Finding]] = {}
+def found(**changes: Any) -> dict[str, list[CheckResult]]:
+    by_check: dict[str, list[CheckResult]] = {}
     for finding in findings(samples.installation(**(HEALTHY | changes)), samples.NOW):
         by_check.setdefault(finding.check, []).append(finding)
     return by_check

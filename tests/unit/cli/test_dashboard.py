@@ -17,7 +17,7 @@ from understudy_cli.dashboard.server import Board, application, follow, is_own_h
 from understudy_cli.facts import Fleet
 from understudy_cli.failures import NoAnswer, WrongCall
 from understudy_cli.reading import read_job
-from understudy_cli.views.pages import Address
+from understudy_cli.views.pages import PageAddress
 
 LIMIT_S = 20.0
 EVENTS = "/events?view=fleet"
@@ -149,7 +149,7 @@ async def test_a_stream_has_all_rows_first_and_then_those_that_change() -> None:
 async def test_a_fleet_that_comes_while_a_message_is_sent_is_not_missed() -> None:
     board = Board()
     board.show(fleet("a"))
-    stream = server.messages(board, Address("fleet"))
+    stream = server.messages(board, PageAddress("fleet"))
     await anext(stream)
     board.show(fleet("a", "b"))  # before the stream waits
     async with asyncio.timeout(5.0):
@@ -159,7 +159,7 @@ async def test_a_fleet_that_comes_while_a_message_is_sent_is_not_missed() -> Non
 async def test_a_stream_without_changes_says_that_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEARTBEAT_S", 0.01)
     board = Board()
-    stream = server.messages(board, Address("fleet"))
+    stream = server.messages(board, PageAddress("fleet"))
     assert [(await anext(stream))[:2] for _ in range(3)] == [b"da", b": ", b": "]
 
 
@@ -193,7 +193,7 @@ async def test_a_65th_browser_is_rejected_until_another_one_leaves() -> None:
 async def test_browsers_with_the_same_page_share_it() -> None:
     board = Board()
     board.show(fleet("a"))
-    address = Address("fleet")
+    address = PageAddress("fleet")
     assert board.page(address, 100.0) is board.page(address, 100.5)
     assert board.page(address, 100.0) is not board.page(address, 101.5)  # ages
 

@@ -12,7 +12,7 @@ from tests.unit.cli.test_entry import JOBS, call, kubeconfig
 from understudy_cli.facts import Job, Pod
 from understudy_cli.failures import NotFound, NotPossible
 from understudy_cli.reading import read_job, read_pod
-from understudy_cli.views.drains import Drain, DrainState, chosen_pods, drain_rows, plan_drain
+from understudy_cli.views.drains import DrainPlan, DrainState, chosen_pods, drain_rows, plan_drain
 
 PODS = "/api/v1/namespaces/team-a/pods"
 #: Ready, unlike the spare of the samples.
@@ -27,7 +27,7 @@ def pods(*more: dict[str, Any]) -> list[Pod]:
     return [read_pod(raw) for raw in (*samples.pods(), *more)]
 
 
-def names(drain: Drain) -> list[str]:
+def names(drain: DrainPlan) -> list[str]:
     return [pod.name for pod in drain.pods]
 
 

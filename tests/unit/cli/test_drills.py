@@ -10,7 +10,7 @@ import yaml
 from tests.unit.cli import samples
 from tests.unit.cli.server import Answer, Scripted, scripted
 from tests.unit.cli.test_entry import JOBS, call, kubeconfig
-from understudy_cli.facts import Drill, Job
+from understudy_cli.facts import DrillRecord, Job
 from understudy_cli.failures import NotPossible, WrongCall
 from understudy_cli.reading import read_job, read_pod
 from understudy_cli.views.drill_schedule import schedule_manifests
@@ -20,7 +20,7 @@ from understudy_protocol import enums
 PODS = "/api/v1/namespaces/team-a/pods"
 BEFORE = tuple(map(read_pod, samples.pods()))
 #: The operator has decided at 11:59:30.
-STARTED = Drill("Pod 2026-11-20T11:59:30Z", 1795175970.0, ("llm-workers-0-1",), "node-b", "")
+STARTED = DrillRecord("Pod 2026-11-20T11:59:30Z", 1795175970.0, ("llm-workers-0-1",), "node-b", "")
 
 
 def job(**status: Any) -> Job:
@@ -91,7 +91,7 @@ def test_another_fault_at_the_same_time_is_not_the_drills() -> None:
 
 
 def test_a_drill_on_a_worker_has_one_recovery() -> None:
-    drill = Drill("Process 2026-11-20T11:59:30Z", 1795175970.0, ("llm-workers-0-1",), "node-b", "")
+    drill = DrillRecord("Process 2026-11-20T11:59:30Z", 1795175970.0, ("llm-workers-0-1",), "node-b", "")
     killed = recovered(fault="Process", strategy="InPlace", reason="a drill: restart 1 of 10 within 1 h")
     found = result(job(), drill, BEFORE, job(recoveries=[killed]).recoveries, set())
     assert found is not None
@@ -101,7 +101,7 @@ def test_a_drill_on_a_worker_has_one_recovery() -> None:
 def test_without_ranks_the_result_is_the_election() -> None:
     """The coordinator was a spare: no worker restarts."""
     before = (BEFORE[2], read_pod(samples.pod("llm-spare-c", "node-e", coordinator=True)))
-    drill = Drill("Coordinator 2026-11-20T11:59:30Z", 1795175970.0, ("llm-spare-c",), "node-e", "")
+    drill = DrillRecord("Coordinator 2026-11-20T11:59:30Z", 1795175970.0, ("llm-spare-c",), "node-e", "")
     assert result(job(coordinator={"podName": "llm-spare-c"}), drill, before, (), set()) is None
     found = result(job(coordinator={"podName": "llm-workers-0-1"}), drill, before, (), set())
     assert found is not None

@@ -7,9 +7,19 @@ import pytest
 from tests.unit.cli import samples
 from understudy_cli.facts import Fleet, Job, Pod, Recovery
 from understudy_cli.reading import read_event, read_job, read_node, read_pod, read_pool, read_recovery
-from understudy_cli.views.pages import Address, GoodputLine, JobLine, Page, RankHolder, State, changes, lanes, page
+from understudy_cli.views.pages import (
+    DashboardState,
+    GoodputLine,
+    JobLine,
+    LaneHolder,
+    Page,
+    PageAddress,
+    changes,
+    lanes,
+    page,
+)
 
-JOB = Address("job", "team-a", "llm")
+JOB = PageAddress("job", "team-a", "llm")
 
 
 def fleet(**changes: Any) -> Fleet:
@@ -18,16 +28,16 @@ def fleet(**changes: Any) -> Fleet:
 
 
 def test_a_row_of_the_fleet_has_numbers_times_and_no_ages() -> None:
-    (row,) = page(fleet(), Address("fleet"), samples.NOW)["jobs"].values()
+    (row,) = page(fleet(), PageAddress("fleet"), samples.NOW)["jobs"].values()
     assert isinstance(row, JobLine)
     assert (row.ready, row.spares, row.recoveries, row.step, row.fault) == ("2/2", "0/1", 2, 1200, "Node")
     assert row.fault_at == samples.NOW - 120
     # and it does not change with the time
-    assert page(fleet(), Address("fleet"), samples.NOW) == page(fleet(), Address("fleet"), samples.NOW + 3600)
+    assert page(fleet(), PageAddress("fleet"), samples.NOW) == page(fleet(), PageAddress("fleet"), samples.NOW + 3600)
 
 
-@pytest.mark.parametrize("address", [JOB, Address("fleet")])
-def test_these_pages_change_only_if_something_has_happened(address: Address) -> None:
+@pytest.mark.parametrize("address", [JOB, PageAddress("fleet")])
+def test_these_pages_change_only_if_something_has_happened(address: PageAddress) -> None:
     assert list(changes(page(fleet(), address, samples.NOW), page(fleet(), address, samples.NOW + 86400), 10)) == []
 
 
@@ -74,11 +84,11 @@ def test_pods_of_an_injected_job_have_its_name() -> None:
     raw = samples.pod("a", "node-b", rank=0)
     raw["metadata"]["labels"] |= {"understudy.dev/job-name": "jobset.llm", "understudy.dev/job-uid": "of-the-jobset"}
     given = fleet(jobs=(job,), pods=(read_pod(raw),))
-    assert set(page(given, Address("job", "team-a", "jobset.llm"), samples.NOW)["pods"]) == {"a"}
+    assert set(page(given, PageAddress("job", "team-a", "jobset.llm"), samples.NOW)["pods"]) == {"a"}
 
 
 def test_a_job_that_does_not_exist_has_no_rows() -> None:
-    assert set(page(fleet(), Address("job", "team-b", "llm"), samples.NOW)) == {"state"}
+    assert set(page(fleet(), PageAddress("job", "team-b", "llm"), samples.NOW)) == {"state"}
 
 
 def test_faults_at_the_same_time_have_rows_of_their_own() -> None:
@@ -101,10 +111,10 @@ def test_a_page_has_the_newest_200_faults_and_their_number() -> None:
 
 def test_spares_and_nodes_have_the_rows_of_their_verbs() -> None:
     given = fleet(pools=(read_pool(samples.pool()),), nodes=tuple(map(read_node, samples.nodes())))
-    found = page(given, Address("spares"), samples.NOW)
+    found = page(given, PageAddress("spares"), samples.NOW)
     assert list(found["owners"]) == ["team-a/job/llm", "team-a/pool/shared"]
     assert list(found["spares"]) == ["team-a/llm-spare-new1"]
-    assert list(page(given, Address("nodes"), samples.NOW)["nodes"]) == ["node-a", "node-d", "node-b", "node-c"]
+    assert list(page(given, PageAddress("nodes"), samples.NOW)["nodes"]) == ["node-a", "node-d", "node-b", "node-c"]
 
 
 # Lanes ----------------------------------------------------------------------------------------------------------------
@@ -136,9 +146,9 @@ def test_a_lane_has_the_pods_of_its_ranks_one_after_the_other() -> None:
     # then each pod has them from the end of one recovery to the next fault
     assert lane.ranks == "ranks 2-3"
     assert lane.holders == (
-        RankHolder("a", "node-of-a", NINE, TEN + 300),
-        RankHolder("b", "node-of-b", TEN + 310, TEN + 1200),
-        RankHolder("c", "node-now", TEN + 1210, None),
+        LaneHolder("a", "node-of-a", NINE, TEN + 300),
+        LaneHolder("b", "node-of-b", TEN + 310, TEN + 1200),
+        LaneHolder("c", "node-now", TEN + 1210, None),
     )
     assert lane.faults == ((TEN + 300, "Process"), (TEN + 420, "Process"), (TEN + 1200, "Process"))
 
@@ -146,7 +156,7 @@ def test_a_lane_has_the_pods_of_its_ranks_one_after_the_other() -> None:
 def test_a_lost_pod_has_no_ranks_while_its_recovery_is_open() -> None:
     lost = fault(5, "SpareSwap", 3, "a", resumedAt=None, pauseSeconds=None)
     (lane,) = lanes(job_of(), [active("a", 1)], (lost,))
-    assert lane.holders == (RankHolder("a", "node-of-a", NINE, TEN + 300),)
+    assert lane.holders == (LaneHolder("a", "node-of-a", NINE, TEN + 300),)
 
 
 def test_a_lane_ends_with_its_job() -> None:
@@ -196,5 +206,5 @@ def test_many_changes_come_in_parts() -> None:
 
 @pytest.mark.parametrize("is_complete", [False, True])
 def test_a_page_shows_whether_all_objects_have_been_read(is_complete: bool) -> None:
-    shown = page(Fleet(is_complete=is_complete), Address("fleet"), samples.NOW)
-    assert shown["state"] == {"": State(is_complete, ())}
+    shown = page(Fleet(is_complete=is_complete), PageAddress("fleet"), samples.NOW)
+    assert shown["state"] == {"": DashboardState(is_complete, ())}

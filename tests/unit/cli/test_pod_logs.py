@@ -10,7 +10,7 @@ from understudy_cli.facts import Recovery
 from understudy_cli.failures import NoAnswer
 from understudy_cli.following import Collection, Followed
 from understudy_cli.log_lines import Wanted
-from understudy_cli.pod_logs import FollowedLogs, Line, lines_around, read_lines
+from understudy_cli.pod_logs import FollowedLogs, PodLogLine, lines_around, read_lines
 from understudy_cli.reading import read_pod
 
 PODS = "/api/v1/namespaces/team-a/pods"
@@ -30,7 +30,7 @@ def pods(*raws: dict[str, Any]) -> dict[str, list[Answer]]:
 
 def follow(answers: dict[str, list[Answer]], wanted: Wanted, tail: int = -1) -> tuple[list[str], list[dict[str, Any]]]:
     """The printed lines, and the queries for the log of pod a."""
-    lines: list[Line] = []
+    lines: list[PodLogLine] = []
     with scripted(answers) as server:
         followed = Followed(server.api(), (Collection("pods", PODS, read=read_pod),))
         FollowedLogs(server.api(), followed, "pods", wanted, tail).run(lines.append)

@@ -10,7 +10,7 @@ import pytest
 from understudy_launcher.__main__ import read_settings as launcher_settings
 from understudy_local.job import training_job
 from understudy_local.manifest import (
-    Place,
+    PodPlacement,
     devices_of,
     launcher_command,
     launcher_environment,
@@ -23,11 +23,13 @@ from understudy_sidecar.settings import read_settings as sidecar_settings
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> PodPlacement:
     (tmp_path / "key").mkdir()
     (tmp_path / "key" / "key").write_text("01" * 32)
     (tmp_path / "key" / "operator.pub").write_text("02" * 32)
-    return Place("uid-1", "pod-1", "node-1", "127.93.0.2", tmp_path / "pod", tmp_path / "key", tmp_path / "shipped")
+    return PodPlacement(
+        "uid-1", "pod-1", "node-1", "127.93.0.2", tmp_path / "pod", tmp_path / "key", tmp_path / "shipped"
+    )
 
 
 def manifest(index: int | None = 1, **options: Any) -> dict[str, Any]:
@@ -41,7 +43,7 @@ def manifest(index: int | None = 1, **options: Any) -> dict[str, Any]:
     return pod_manifest(job, index=index, serial="1", coordinator_address="127.93.0.1:8478", sidecar_image="local")
 
 
-def test_the_sidecar_gets_the_variables_of_a_pod(place: Place) -> None:
+def test_the_sidecar_gets_the_variables_of_a_pod(place: PodPlacement) -> None:
     settings = sidecar_settings(sidecar_environment(manifest(), place, {"PATH": "/bin"}))
     assert (settings.pod_uid, settings.pod_name, settings.node, settings.ip) == (
         "uid-1",
@@ -55,23 +57,23 @@ def test_the_sidecar_gets_the_variables_of_a_pod(place: Place) -> None:
     assert (settings.shape.actives, settings.shape.nproc_per_node) == (3, 2)
 
 
-def test_a_spare_has_no_index(place: Place) -> None:
+def test_a_spare_has_no_index(place: PodPlacement) -> None:
     assert sidecar_settings(sidecar_environment(manifest(index=None), place, {})).index is None
 
 
-def test_the_launcher_gets_the_variables_of_a_pod(place: Place) -> None:
+def test_the_launcher_gets_the_variables_of_a_pod(place: PodPlacement) -> None:
     env = launcher_environment(manifest(zygote=False, grace_s=7), place, {})
     settings = launcher_settings(["x"], env)
     assert (settings.nproc, settings.grace_s, settings.folder) == (2, 7.0, str(place.folder))
     assert settings.zygote is None
 
 
-def test_workers_get_the_users_environment(place: Place) -> None:
+def test_workers_get_the_users_environment(place: PodPlacement) -> None:
     env = launcher_environment(manifest(), place, {"HOME": "/home/me", "GLOO_SOCKET_IFNAME": "eth0"})
     assert (env["HOME"], env["GLOO_SOCKET_IFNAME"], env["NCCL_SOCKET_IFNAME"]) == ("/home/me", "eth0", "lo")
 
 
-def test_the_command_runs_through_the_entry_script_of_its_own_folder(place: Place) -> None:
+def test_the_command_runs_through_the_entry_script_of_its_own_folder(place: PodPlacement) -> None:
     command = launcher_command(manifest(), place)
     assert command == ["/bin/sh", f"{place.folder}/launch", "python", "train.py", "/understudyish"]
 

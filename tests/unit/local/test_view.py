@@ -11,7 +11,7 @@ from rich.console import Console
 
 from understudy_local.cluster import LocalCluster
 from understudy_local.options import Options
-from understudy_local.output import Output, Plain
+from understudy_local.output import LocalOutput, Plain
 from understudy_local.run_folder import RunFolder
 from understudy_local.view import LiveScreen, headline, recovery_lines
 from understudy_operator.plan.facts.status import CauseStatus, JobStatus, RecoveryStatus
@@ -86,7 +86,7 @@ async def test_the_views_clock_advances_while_nothing_changes() -> None:
     # given a view of a job without events
     printed = Terminal("0:02")
     screen = LiveScreen(Console(file=printed, force_terminal=True, width=100))
-    output = Output(Plain(), verbose=False)
+    output = LocalOutput(Plain(), verbose=False)
     screen.watch(LocalCluster(Options(("true",)), RunFolder(Path("/nonexistent")), "127.16", (), output))
     # when time passes, then its clock advances
     with screen:
