@@ -1,7 +1,7 @@
 """The goals that a benchmark declares, and whether its records meet them.
 
-A goal is met, missed, or open (nothing was measured for it). It is an upper bound on a median: in the metric's unit, as
-a ratio to the median of a peer in the same run, or both.
+A goal is met, missed, or open (nothing was measured for it). It is an upper bound on a median, or on the largest value
+of all runs: in the metric's unit, as a ratio to the same value of a peer in the same run, or both.
 """
 
 from __future__ import annotations
@@ -29,6 +29,11 @@ class Goal:
     at_most: float | None = None  # in the metric's unit
     peer: str = ""
     at_most_ratio: float | None = None  # ours / the peer's
+    of_largest: bool = False  # a bound on the largest value, instead of the median
+
+    def value(self, record: Record) -> float | None:
+        """The value that counts. None: a run did not finish."""
+        return record.max if self.of_largest else record.median
 
 
 @dataclass(frozen=True)
@@ -54,10 +59,12 @@ def check(goals: Sequence[Goal], records: Iterable[Record]) -> list[Checked]:
 def _check(goal: Goal, measured: Record | None, peer: Record | None) -> Checked:
     if measured is None or (goal.at_most_ratio is not None and peer is None):
         return Checked(goal, Verdict.OPEN, measured, None)
-    if measured.median is None:
+    value = goal.value(measured)
+    if value is None:
         return Checked(goal, Verdict.MISSED, measured, None)
-    ratio = measured.median / peer.median if peer is not None and peer.median else None
-    short = goal.at_most is None or measured.median <= goal.at_most
+    peers = None if peer is None else goal.value(peer)
+    ratio = value / peers if peers else None
+    short = goal.at_most is None or value <= goal.at_most
     # A peer that did not finish was slower than any number.
     quicker = goal.at_most_ratio is None or ratio is None or ratio <= goal.at_most_ratio
     return Checked(goal, Verdict.MET if short and quicker else Verdict.MISSED, measured, ratio)

@@ -40,7 +40,7 @@ LIMIT_S = 120.0
 GOALS = (
     Goal(SAVE, RANKS, "blocked_s", at_most=0.06),
     Goal(SAVE, RANKS, "blocked_s", peer=DCP, at_most_ratio=0.5),
-    Goal(KILLED, RANKS, "lost_steps", at_most=1.0),
+    Goal(KILLED, RANKS, "lost_steps", at_most=1.0, of_largest=True),
     Goal(KILLED, RANKS, "first_step_s", at_most=0.5),
 )
 _SAVES = """

@@ -28,7 +28,7 @@ def record_rows(records: Sequence[Record]) -> list[Row]:
 def goal_rows(checked: Sequence[Checked]) -> list[Row]:
     rows: list[Row] = [("case", "members", "metric", "goal", "measured", "")]
     for x in checked:
-        measured = "" if x.measured is None else number(x.measured.median)
+        measured = "" if x.measured is None else number(x.goal.value(x.measured))
         if x.ratio is not None:
             measured += f", {x.ratio:.3g} of {x.goal.peer}"
         rows.append((x.goal.case, f"{x.goal.size:,}", x.goal.metric, _bound(x.goal), measured, x.verdict.value))
@@ -64,7 +64,8 @@ def _cell(record: Record | None) -> str:
 
 
 def _bound(goal: Goal) -> str:
-    parts = [] if goal.at_most is None else [f"≤ {goal.at_most:g}"]
+    largest = "largest " if goal.of_largest else ""
+    parts = [] if goal.at_most is None else [f"{largest}≤ {goal.at_most:g}"]
     parts += [] if goal.at_most_ratio is None else [f"≤ {goal.at_most_ratio:.3g} of {goal.peer}"]
     return " and ".join(parts)
 

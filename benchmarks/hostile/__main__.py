@@ -11,10 +11,10 @@ import time
 from collections.abc import Sequence
 
 from benchmarks.child import Child, ChildFailed, Unfinished
-from benchmarks.goals import UNDERSTUDY, Verdict, check
+from benchmarks.goals import UNDERSTUDY
 from benchmarks.hostile.goals import CONNECTIONS, GOALS, OTHERS, SHARED
 from benchmarks.machine import Usage
-from benchmarks.records import Sample, sum_up
+from benchmarks.records import Sample
 from benchmarks.rendezvous.processes import LOOPBACK, NICE, START_S, running
 from benchmarks.rendezvous.understudy import FIRST, first_round, next_round
 from benchmarks.report import add_arguments, open_journal, show
@@ -74,8 +74,7 @@ def main(arguments: Sequence[str]) -> int:
     finally:
         journal.close()
     show(journal, GOALS)
-    missed = [x for x in check(GOALS, sum_up(journal.samples)) if x.verdict is Verdict.MISSED]
-    return 1 if missed or any(sample.unfinished for sample in journal.samples) else 0
+    return 1 if any(sample.unfinished for sample in journal.samples) else 0
 
 
 if __name__ == "__main__":

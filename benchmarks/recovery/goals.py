@@ -17,5 +17,5 @@ GOALS = (
     Goal("node-power-off", NODES, "first_all_reduce_s", peer="nvrx-heartbeats", at_most_ratio=1.0),
     Goal("coordinator-power-off", NODES, "first_all_reduce_s", at_most=10.0),
     Goal("spare-exit", NODES, "exit_s", at_most=0.3),
-    Goal("sigterm-faulty", WORKERS, "exit_s", at_most=0.1),
+    Goal("sigterm-faulty", WORKERS, "exit_s", at_most=0.1, of_largest=True),
 )

@@ -12,6 +12,6 @@ HOSTILE = 1000
 GOALS = (
     Goal("inject", PODS, "p99_ms", at_most=5.0),
     Goal("reinvoke", PODS, "p99_ms", at_most=5.0),
-    Goal("attacked", HOSTILE, "max_ms", at_most=1000.0),
-    Goal("attacked", HOSTILE, "peak_rss_mb", at_most=256.0),
+    Goal("attacked", HOSTILE, "max_ms", at_most=1000.0, of_largest=True),
+    Goal("attacked", HOSTILE, "peak_rss_mb", at_most=256.0, of_largest=True),
 )

@@ -22,6 +22,12 @@ def test_a_bound(own: float | None, verdict: Verdict) -> None:
     assert checked(Goal("next-round", 64, "seconds", at_most=0.2), record("understudy", own)).verdict is verdict
 
 
+@pytest.mark.parametrize(("largest", "verdict"), [(0.2, Verdict.MET), (0.21, Verdict.MISSED), (None, Verdict.MISSED)])
+def test_a_bound_on_the_largest_value(largest: float | None, verdict: Verdict) -> None:
+    measured = Record("understudy", "next-round", 64, "seconds", "s", 0.1, 0.1, largest, 5)
+    assert checked(Goal("next-round", 64, "seconds", at_most=0.2, of_largest=True), measured).verdict is verdict
+
+
 @pytest.mark.parametrize(("own", "verdict"), [(0.5, Verdict.MET), (0.51, Verdict.MISSED)])
 def test_a_ratio_to_a_peer(own: float, verdict: Verdict) -> None:
     goal = Goal("next-round", 64, "seconds", peer="nvrx", at_most_ratio=0.5)

@@ -40,12 +40,12 @@ class PodAnswers:
     def config_epoch(self) -> int:
         return max((answer.config_epoch for answer in self.by_pod.values()), default=0)
 
-    def with_refusal(self, uid: str, refused: Refused, now: float) -> "PodAnswers":
+    def with_refusal(self, uid: str, refused: Refused, now: float, no_launcher_since: float = NEVER) -> "PodAnswers":
         reason = refused.reason[:REASON_CHARACTERS]  # limited, because every pod's is stored
-        answer = PodAnswer(reason, refused.pod_uid[:UID_CHARACTERS], refused.config_epoch)
+        answer = PodAnswer(
+            reason, refused.pod_uid[:UID_CHARACTERS], refused.config_epoch, no_launcher_since=no_launcher_since
+        )
         before = self.by_pod.get(uid, answer)
-        if refused.lacks_launcher:
-            answer = replace(answer, no_launcher_since=min(before.no_launcher_since, now))
         if refused.replacement_reason:
             answer = replace(
                 answer,

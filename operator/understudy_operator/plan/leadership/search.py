@@ -33,6 +33,8 @@ LINGER_S = 1.0
 #: The pause before a new attempt after a connection ended or failed; a replaced leader is less urgent.
 RETRY_S = 0.5
 RETRY_REPLACED_S = 5.0
+#: A pod that has no launcher before and after a visit had none between them, if the pause was not longer.
+VISIT_PAUSE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class Search:
         self._lines: dict[str, Callee] = {}  # by pod uid, also connections that are being dialed
         self._ended: dict[str, float] = {}  # when the last connection to a pod ended
         self._visited: dict[str, float] = {}  # when each of `others` was last called
+        #: Since when a pod reports that it has no launcher, and when it was last connected. It outlives its visits.
+        self._no_launcher: dict[str, tuple[float, float]] = {}
         self._named: dict[str, Callee] = {}
         self._replaced: dict[str, Callee] = {}  # previous leaders that may not know it
         self._superseded_sent: dict[str, Superseded] = {}  # to them, on the current connection of each
@@ -77,6 +81,7 @@ class Search:
         appointed = _newest_appointment(follow.first) > _newest_appointment(self._follow.first)
         self._follow = follow
         self._replaced = {uid: callee for uid, callee in self._replaced.items() if uid in follow.running}
+        self._no_launcher = {uid: reports for uid, reports in self._no_launcher.items() if uid in follow.running}
         self._set_answers(self.coordination.answers.of(follow.running))
         if appointed:
             self._start_search(now)
@@ -99,6 +104,8 @@ class Search:
         wanted += self._next_visits(wanted, MAX_LINES - len(wanted), now)
         self._lines = {callee.pod_uid: self._line(callee) for callee in wanted if self._may_dial(callee, now)}
         answers = self.coordination.answers
+        lacking = {uid: answer.no_launcher_since for uid, answer in answers.by_pod.items() if uid in self._lines}
+        self._no_launcher |= {uid: (since, now) for uid, since in lacking.items() if since < NEVER}
         # Once the leader is certain, answers of the search are outdated, except those of connected pods.
         self._set_answers(
             answers.of(self._lines) if self.has_certain_coordinator(now) else answers.on_lines(self._lines)
@@ -132,6 +139,7 @@ class Search:
             return
         del self._lines[callee.pod_uid]
         self._superseded_sent.pop(callee.pod_uid, None)
+        self._no_launcher.pop(callee.pod_uid, None)
         self._ended[callee.pod_uid] = now
         self._set_answers(self.coordination.answers.without(callee.pod_uid))
         if callee.pod_uid == self.coordination.coordinator_uid:
@@ -225,10 +233,20 @@ class Search:
         self._replaced.pop(callee.pod_uid, None)
         if callee.pod_uid == self.coordination.coordinator_uid:
             self._start_search(now)
-        self._set_answers(self.coordination.answers.with_refusal(callee.pod_uid, refused, now))
+        no_launcher_since = self._note_launcher(callee.pod_uid, refused, now)
+        self._set_answers(self.coordination.answers.with_refusal(callee.pod_uid, refused, now, no_launcher_since))
         # The address comes from the API server: a pod could name any host for the operator to connect to.
         if address := self._follow.running.get(refused.pod_uid):
             self._named[refused.pod_uid] = Callee(refused.pod_uid, address)
+
+    def _note_launcher(self, uid: str, refused: Refused, now: float) -> float:
+        """Return since when the pod reports that it has no launcher."""
+        since, connected_at = self._no_launcher.pop(uid, (now, now))
+        if not refused.lacks_launcher:
+            return NEVER
+        since = since if _within(VISIT_PAUSE_S, connected_at, now) else now
+        self._no_launcher[uid] = (since, now)
+        return since
 
     def _send_superseded(self, uid: str, superseded: Superseded) -> None:
         """Once for each connection: the pod may have a version without this message."""

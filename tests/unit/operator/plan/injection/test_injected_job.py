@@ -283,7 +283,7 @@ def test_a_lost_pod_on_a_silent_node_is_deleted_so_that_its_controller_recreates
 
 def test_no_pod_is_deleted_because_no_launcher_has_connected() -> None:
     """Its command, which the operator does not know, may call torchrun later."""
-    answers = NO_ANSWERS.with_refusal("uid-a1", Refused("not the coordinator", lacks_launcher=True), NOW - 600)
+    answers = NO_ANSWERS.with_refusal("uid-a1", Refused("not the coordinator", lacks_launcher=True), NOW, NOW - 600)
     pods = tuple(replace(pod, trainer_started_at=NOW - 600) for pod in (A0, A1))
     result = given(in_round(0), pods, snapshot=a_snapshot([member(A0, 0)], coordinator=A0))
     result = replace(result, coordination=replace(result.coordination, answers=answers))

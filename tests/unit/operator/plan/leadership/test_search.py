@@ -679,3 +679,86 @@ def test_a_pod_that_another_one_named_gets_the_end_of_the_job():
     # then both are sent the end
     assert sorted(calls.dialed()) == ["t", "u"]
     assert [result for result in calls.sent if result[1] == end] == [("t", end), ("u", end)]
+
+
+# Pods without a launcher ---------------------------------------------------------------------------------------------
+
+
+def lacking(calls: Calls, pod: Pod) -> float:
+    """Since when the pod has no launcher, by the answers of the pods that are on a line."""
+    answer = calls.coordination.answers.by_pod.get(pod.uid)
+    return NEVER if answer is None else answer.no_launcher_since
+
+
+def visits(calls: Calls, seconds: float, connected: Sequence[str] = ()) -> dict[str, float]:
+    """All pods on a line report that they have no launcher, except the connected ones. Return the time without a
+    launcher of each pod, known at its last visit.
+    """
+    times: dict[str, float] = {}
+    for _ in range(round(seconds / VISIT_S)):
+        before = set(calls.lines)
+        for name in calls.later(VISIT_S):
+            pod = a_pod(name)
+            if pod.uid not in before:
+                calls.receives(pod, replace(refused(), lacks_launcher=name not in connected))
+            times[name] = calls.now - lacking(calls, pod)
+    return times
+
+
+def test_many_pods_without_a_launcher_are_known_to_lack_it_since_their_first_visits():
+    # given 21 pods, which take turns on eight lines
+    calls = Calls()
+    calls.follow([S], CROWD, running=[S, *CROWD])
+    visits(calls, 120.0)
+    # then each pod is known at its next visit to have had no launcher for more than 100 s
+    times = visits(calls, 6.0)
+    assert len(times) == 21
+    assert min(times.values()) > 100.0
+
+
+def test_the_time_without_a_launcher_ends_with_a_launcher_or_with_the_pod():
+    calls = Calls()
+    calls.follow([S], CROWD, running=[S, *CROWD])
+    visits(calls, 60.0)
+    # when c0 has a launcher for one of its visits, and c1 is replaced by another pod
+    visits(calls, 6.0, connected=["c0"])
+    calls.follow([S], CROWD, running=[S, CROWD[0], *CROWD[2:]])
+    calls.follow([S], CROWD, running=[S, *CROWD])
+    # then their times begin again, and those of the others do not
+    times = visits(calls, 6.0)
+    assert times["c0"] <= 6.0
+    assert times["c1"] <= 6.0
+    assert times["c2"] > 60.0
+
+
+def test_the_time_without_a_launcher_begins_again_after_a_minute_without_a_visit():
+    calls = Calls()
+    calls.follow([S], [A0])
+    calls.dialed()
+    calls.receives(A0, replace(refused(), lacks_launcher=True))
+    first = calls.now
+    # given a pod that stays connected for longer than that
+    for _ in range(7):
+        calls.later(10.0)
+    calls.receives(A0, replace(refused(S), lacks_launcher=True))
+    assert lacking(calls, A0) == first
+    # when no line to it is wanted for a minute
+    calls.follow([S], [])
+    calls.dialed()
+    calls.now += 60.0
+    calls.follow([S], [A0])
+    calls.dialed()
+    calls.receives(A0, replace(refused(), lacks_launcher=True))
+    assert lacking(calls, A0) == calls.now
+
+
+def test_the_time_without_a_launcher_begins_again_after_a_broken_line():
+    # given a pod whose sidecar may have been restarted
+    calls = Calls()
+    calls.follow([S], [A0])
+    calls.dialed()
+    calls.receives(A0, replace(refused(), lacks_launcher=True))
+    calls.loses(A0)
+    calls.later(RETRY_S)
+    calls.receives(A0, replace(refused(), lacks_launcher=True))
+    assert lacking(calls, A0) == calls.now

@@ -270,8 +270,8 @@ def test_a_pod_whose_launcher_hangs_before_it_connects_is_replaced_after_2_minut
 ):
     """Found by the simulation (seed 1236444): the job waited for its first round until the launcher resumed."""
     # given a pod that has no launcher
-    answers = NO_ANSWERS.with_refusal("uid-s", Refused("not the coordinator", lacks_launcher=True), NOW - reported_s)
-    answers = answers.with_refusal("uid-s", Refused("not the coordinator", lacks_launcher=True), NOW)
+    refused = Refused("not the coordinator", lacks_launcher=True)
+    answers = NO_ANSWERS.with_refusal("uid-s", refused, NOW, NOW - reported_s)
     # and whose trainer container runs, if it has started
     stuck = replace(S, trainer_started_at=0.0 if started_s is None else NOW - started_s)
     given = observed(pods=(A0, A1, stuck), snapshot=a_snapshot([member(A0, 0), member(A1, 1)], coordinator=A0))
@@ -287,7 +287,7 @@ def test_a_pod_whose_launcher_hangs_before_it_connects_is_replaced_after_2_minut
     [("Torchrun", ["torchrun", "train.py"]), ("Auto", ["sh", "-c", "prepare && torchrun train.py"])],
 )
 def test_a_script_may_prepare_for_any_time_before_it_calls_torchrun(mode: str, command: list[str]):
-    answers = NO_ANSWERS.with_refusal("uid-s", Refused("not the coordinator", lacks_launcher=True), NOW - 600)
+    answers = NO_ANSWERS.with_refusal("uid-s", Refused("not the coordinator", lacks_launcher=True), NOW, NOW - 600)
     template = {"spec": {"containers": [{"name": "trainer", "command": command}]}}
     job = a_job(status=in_round(0), mode=mode, pod_template=template)
     given = observed(
@@ -315,7 +315,7 @@ def test_if_one_of_several_replicated_jobs_calls_torchrun_no_pod_is_replaced_for
         return a_group(name, 1, 1, {"spec": {"containers": [{"name": "trainer", "command": [*command]}]}})
 
     groups = (a_named_group("a", "python3", "train.py"), a_named_group("b", "sh", "-c", "prepare && torchrun train.py"))
-    answers = NO_ANSWERS.with_refusal("uid-s", Refused("not the coordinator", lacks_launcher=True), NOW - 600)
+    answers = NO_ANSWERS.with_refusal("uid-s", Refused("not the coordinator", lacks_launcher=True), NOW, NOW - 600)
     job = a_job(status=in_round(0), mode="Auto", groups=groups, spec={"replicated_jobs": groups})
     given = observed(
         job, (A0, A1, replace(S, trainer_started_at=NOW - 600)), a_snapshot([member(A0, 0), member(A1, 1)])
