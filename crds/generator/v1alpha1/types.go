@@ -672,9 +672,10 @@ type Faults struct {
 	Hang *Hang `json:"hang,omitempty"`
 
 	// Path of a file on the nodes, such as /run/nologin. As long as it exists on a node,
-	// the node is faulty for this job. The sidecar of every pod mounts the file's folder
-	// read-only as a hostPath volume, which namespaces with the pod security standards
-	// baseline and restricted reject. Default: none.
+	// SIGTERM to a pod of this job there ends its workers without a save, as on a faulty
+	// node. The file has no effect on the assignment of ranks. The sidecar of every pod
+	// mounts the file's folder read-only as a hostPath volume, which namespaces with the
+	// pod security standards baseline and restricted reject. Default: none.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(/[^/]+){2,}$') && !self.matches('/[.][.]?(/|$)')",message="faults.nodeFile must be an absolute path of a file in a folder, such as /run/nologin, without . and ..: the folder is mounted into the sidecar, and may not be the root of the node"
