@@ -191,7 +191,7 @@ class JobShape:
     snapshots: bool = False  # whether the pods have memory for snapshots of the training
     snapshot_copies: int = 0  # other pods that keep a copy of each snapshot
     #: A rank is slow if it makes each step so long, in percent of its duration without this rank; 0: none is.
-    slow_rank_percent: int = 0
+    slow_rank_percent: int = 150
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,22 @@
 """Finds the rank for which the others wait in each step, from the times at which all ranks enter their collectives.
 
-The argument: when the ranks of a group leave a collective, they leave it together, because no rank leaves it before the
-last one has entered. So the calls of step() that follow the last collective of a step are the common reference: from
-there to its next collective, a rank waits for no other, and this time (its delay) is its own work. Both ends are of one
-machine's clock, so no clock offset between pods matters. A rank with more work before step() (a save by rank 0) has a
-later reference, which makes its delay smaller: work between the last collective and step() is not seen, and leads to no
-false finding. In a later collective of the same step, the delays of the others include their wait, so the difference
-between ranks is smaller, never greater.
+The argument: no rank leaves a collective before the last one has entered it, so the ranks of a group leave the last
+collective of a step together, and soon call step(). From there to its first collective of the next step, a rank waits
+for no other, so this time (its delay) is its own work. Both ends of it are of one machine's clock, so no clock offset
+between pods matters. In the last collective of a step, the delay also has the rank's waits in the earlier ones. For a
+slow rank these are the shortest. But if one rank works longer before it calls step() (rank 0 writes a log), its
+reference is later, and all others seem to be late in the last collective. So this collective counts only among three
+ranks or more: the majority shows which rank differs. Work between the last collective and step() is not seen, because a
+clock that differs would look the same.
 
-    lateness   of a rank in a step: its delay minus the median delay of the other ranks in the same collective; the
-               greater one of the step's first and last collective
+    lateness   of a rank in a step: its delay minus the median delay of the other ranks (of two middle ones, the later
+               one) in the same collective; the greater one of the step's first and last collective
     slow       in each of the ten steps, the rank was late by so much that the median step would take less time by the
                factor without it: step / (step - lateness) >= percent / 100
 
 Rules: one step that is not late acquits a rank, so neither a save, an evaluation nor a garbage collection names one.
 The median step is that of the ten steps of all ranks, so that a save in the window hides no slow rank. With two ranks,
-the later one is slow. If half of the ranks or more are slow, they are the median, and none is named. Of several slow
+the later one is slow. If more than half of the ranks are slow, they are the median, and none is named. Of several slow
 ranks, the slowest one is named. A finding ends with a window in which the rank was late in fewer than MOST steps. A
 lateness below LEAST_NS is noise.
 
@@ -93,28 +94,22 @@ def find_slow_rank(reports: Mapping[int, Report], percent: int, known: int | Non
 
 def _lateness(reports: Mapping[int, Report], step: int) -> dict[int, int]:
     """How much later than the median of the others each rank entered a collective of this step."""
-    delays: dict[int, list[tuple[int, int]]] = {}
+    firsts: dict[int, list[tuple[int, int]]] = {}
+    lasts: dict[int, list[tuple[int, int]]] = {}
     for rank, report in reports.items():
         first, last = report.collectives[2 * step : 2 * step + 2]
-        delays.setdefault(first, []).append((report.delays_ns[2 * step], rank))
+        firsts.setdefault(first, []).append((report.delays_ns[2 * step], rank))
         if last != first:
-            delays.setdefault(last, []).append((report.delays_ns[2 * step + 1], rank))
+            lasts.setdefault(last, []).append((report.delays_ns[2 * step + 1], rank))
     late: dict[int, int] = {}
-    for entries in delays.values():
+    compared = [each for each in firsts.values() if len(each) >= 2] + [each for each in lasts.values() if len(each) >= 3]
+    for entries in compared:
         entries.sort()
+        middle = (len(entries) - 1) // 2
         for position, (delay_ns, rank) in enumerate(entries):
-            by_ns = delay_ns - _median_without(entries, position)
-            late[rank] = max(by_ns, late.get(rank, by_ns))
+            others_ns = entries[middle + (position <= middle)][0]
+            late[rank] = max(delay_ns - others_ns, late.get(rank, 0))
     return late
-
-
-def _median_without(entries: Sequence[tuple[int, int]], position: int) -> int:
-    """Of the delays, which are in order, without the one at this position."""
-    others = len(entries) - 1
-    if others == 0:
-        return entries[0][0]
-    low, high = (others - 1) // 2, others // 2
-    return (entries[low + (low >= position)][0] + entries[high + (high >= position)][0]) // 2
 
 
 @dataclass
