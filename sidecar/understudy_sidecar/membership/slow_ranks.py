@@ -102,7 +102,9 @@ def _lateness(reports: Mapping[int, Report], step: int) -> dict[int, int]:
         if last != first:
             lasts.setdefault(last, []).append((report.delays_ns[2 * step + 1], rank))
     late: dict[int, int] = {}
-    compared = [each for each in firsts.values() if len(each) >= 2] + [each for each in lasts.values() if len(each) >= 3]
+    compared = [each for each in firsts.values() if len(each) >= 2] + [
+        each for each in lasts.values() if len(each) >= 3
+    ]
     for entries in compared:
         entries.sort()
         middle = (len(entries) - 1) // 2

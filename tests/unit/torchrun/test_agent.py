@@ -145,6 +145,16 @@ def test_a_step_shows_that_workers_run() -> None:
     assert [type(message) for message in reports(driven.do(read))] == [m.WorkersStarted, m.Stepped]
 
 
+def test_reports_about_collectives_are_passed_on_except_those_of_the_previous_workers() -> None:
+    read = e.CollectivesRead(0, 20, 100, (1, 2), (3, 4))
+    driven = starting()
+    assert m.CollectiveTimes(token(0), 0, 20, 100, (1, 2), (3, 4)) in reports(driven.do(read))
+    # given an order for the next round, whose workers torchrun has not started yet
+    driven = starting()
+    driven.do(start(1))
+    assert not [x for x in reports(driven.do(read)) if isinstance(x, m.CollectiveTimes)]
+
+
 def test_workers_that_exit_0_before_they_are_seen_have_run() -> None:
     driven = starting()
     assert reports(driven.do(c.WorkersSeen([1]), exited(0))) == [m.WorkersStarted(token(0))]

@@ -258,7 +258,14 @@ def test_reports_of_the_launcher_are_passed_on(report: Any, reported: Any) -> No
 
 
 @pytest.mark.parametrize(
-    "report", [l.WorkersStarted(R0), l.WorkersFinished(R0), l.WorkerExited(R0, 0, 1, None, "", 0.0)], ids=str
+    "report",
+    [
+        l.WorkersStarted(R0),
+        l.WorkersFinished(R0),
+        l.WorkerExited(R0, 0, 1, None, "", 0.0),
+        l.CollectiveTimes(R0, 1, 20, 7, (1, 2), (3, 4)),
+    ],
+    ids=str,
 )
 def test_reports_of_the_launcher_about_an_older_round_are_dropped(report: Any) -> None:
     driven = running()
