@@ -9,8 +9,8 @@ reference is later, and all others seem to be late in the last collective. So th
 ranks or more: the majority shows which rank differs. Work between the last collective and step() is not seen, because a
 clock that differs would look the same.
 
-    lateness   of a rank in a step: its delay minus the median delay of the other ranks (of two middle ones, the later
-               one) in the same collective; the greater one of the step's first and last collective
+    lateness   of a rank in a step: its delay minus the median delay in the same collective (of two middle ones, the
+               earlier one); the greater one of the step's first and last collective
     slow       in each of the ten steps, the rank was late by so much that the median step would take less time by the
                factor without it: step / (step - lateness) >= percent / 100
 
@@ -93,7 +93,7 @@ def find_slow_rank(reports: Mapping[int, Report], percent: int, known: int | Non
 
 
 def _lateness(reports: Mapping[int, Report], step: int) -> dict[int, int]:
-    """How much later than the median of the others each rank entered a collective of this step."""
+    """How much later than the middle rank each rank entered a collective of this step."""
     firsts: dict[int, list[tuple[int, int]]] = {}
     lasts: dict[int, list[tuple[int, int]]] = {}
     for rank, report in reports.items():
@@ -102,15 +102,12 @@ def _lateness(reports: Mapping[int, Report], step: int) -> dict[int, int]:
         if last != first:
             lasts.setdefault(last, []).append((report.delays_ns[2 * step + 1], rank))
     late: dict[int, int] = {}
-    compared = [each for each in firsts.values() if len(each) >= 2] + [
-        each for each in lasts.values() if len(each) >= 3
-    ]
-    for entries in compared:
-        entries.sort()
-        middle = (len(entries) - 1) // 2
-        for position, (delay_ns, rank) in enumerate(entries):
-            others_ns = entries[middle + (position <= middle)][0]
-            late[rank] = max(delay_ns - others_ns, late.get(rank, 0))
+    for collectives, least in ((firsts, 2), (lasts, 3)):
+        for entries in collectives.values():
+            if len(entries) >= least:
+                middle_ns = sorted(entries)[(len(entries) - 1) // 2][0]
+                for delay_ns, rank in entries:
+                    late[rank] = max(delay_ns - middle_ns, late.get(rank, 0))
     return late
 
 

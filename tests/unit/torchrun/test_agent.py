@@ -149,10 +149,13 @@ def test_reports_about_collectives_are_passed_on_except_those_of_the_previous_wo
     read = e.CollectivesRead(0, 20, 100, (1, 2), (3, 4))
     driven = starting()
     assert m.CollectiveTimes(token(0), 0, 20, 100, (1, 2), (3, 4)) in reports(driven.do(read))
-    # given an order for the next round, whose workers torchrun has not started yet
-    driven = starting()
+    # given workers that have ended for a newer round, which the agent has not begun yet
+    driven = running()
+    driven.looks_around()
     driven.do(start(1))
-    assert not [x for x in reports(driven.do(read)) if isinstance(x, m.CollectiveTimes)]
+    driven.looks_around()
+    assert INTERRUPT in driven.do(died(0), died(1))
+    assert driven.do(read) == []
 
 
 def test_workers_that_exit_0_before_they_are_seen_have_run() -> None:

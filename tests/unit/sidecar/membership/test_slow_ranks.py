@@ -278,6 +278,14 @@ def test_a_window_with_missing_reports_is_decided_by_most_ranks_after_three_othe
     assert not watched.add(160, 3, Training(4).window()[3])
 
 
+def test_a_window_that_is_older_than_the_decided_one_is_ignored(watched: Watched) -> None:
+    watched.report(Training(4))
+    watched.report(Training(4))
+    for rank, one in Training(4, before=slow(1)).window().items():
+        assert not watched.add(240, rank, one)
+    assert watched.rank is None
+
+
 def test_half_of_the_ranks_decide_nothing(watched: Watched) -> None:
     for _ in range(10):
         watched.report(Training(4, before=slow(1)), 0, 1)
@@ -361,4 +369,4 @@ def test_reports_of_another_round_or_of_workers_that_do_not_exist_are_ignored() 
     for local_rank in (-1, 2, 1 << 62):
         driven.receive("active-0", m.CollectiveTimes(driven.coordinator.token, local_rank, 20, *times))
     driven.receive("active-0", m.CollectiveTimes(driven.coordinator.token, 0, 20, 1, (1,) * 10_000, (1,) * 10_000))
-    assert driven.coordinator.state.slow_ranks._windows == {}
+    assert driven.coordinator.state.slow_ranks == SlowRankWatch()

@@ -293,6 +293,12 @@ def test_a_slow_rank_changes_no_other_condition_and_starts_no_recovery():
     assert status.get("recoveries", []) == []
 
 
+def test_a_job_that_has_ended_has_no_slow_rank():
+    status = after(status_of(observed(snapshot=a_snapshot())), replace(a_snapshot(), slow_rank=SLOW))
+    ended = after(status, replace(a_snapshot(closed=SUCCEEDED), slow_rank=SLOW))
+    assert condition(ended, "SlowRank")["status"] == "False"
+
+
 def test_a_suspended_job_has_no_slow_rank():
     status = after(status_of(observed(snapshot=a_snapshot())), replace(a_snapshot(), slow_rank=SLOW))
     suspended = status_of(observed(a_job(status=status, spec={"suspend": True}), ()))
