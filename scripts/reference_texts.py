@@ -24,6 +24,8 @@ CONDITIONS = {
     "PoolAvailable": "The pool of `spares.pool` can replace a lost pod. Absent without `spares.pool`.",
     "WorkersForked": "The fork server forks all workers. Absent until a pod reports that its workers are not forked. "
     "The message then names the cause and the fix.",
+    "SlowRank": "All ranks wait for one rank in each step. The message names the rank, its pod and its node. Absent until "
+    "a rank was found to be slow.",
     "QuotaReserved": "Kueue has admitted the job. Absent without a queue.",
     "Completed": "The job has succeeded.",
     "Failed": "The job has failed. The message names the Job that failed, and why.",
@@ -55,6 +57,8 @@ REASONS = {
     "ClaimRejected": "A policy or a webhook rejects the claim.",
     "Forked": "The fork server forks the workers of all pods.",
     "NewProcesses": "The workers of a pod start as new processes.",
+    "OthersWait": "The other ranks wait for a slow rank in each step.",
+    "NoneFound": "No rank is slow any more.",
     "WaitingForQuota": "Kueue has not admitted the job.",
     "Admitted": "Kueue has admitted the job.",
     "NotManaged": "The job names a queue, but Kueue does not manage its pods.",
@@ -88,6 +92,7 @@ EVENTS = {
     "Recovered": "A recovery has ended. The message has its strategy, duration, and round.",
     "OutOfMemory": "The kubelet has reported that the container of a lost pod ran out of memory.",
     "Disrupted": "The API server has reported why a lost pod was evicted or preempted.",
+    "SlowRank": "Condition SlowRank has become True. The event has its message.",
     "CoordinatorAppointed": "The operator has appointed a coordinator. The message has the reason.",
     "CoordinatorElected": "The pods have elected a coordinator.",
     "WeightUpdateFailed": "A weight update of an RL job has failed.",
@@ -269,6 +274,8 @@ VARIABLES = {
     "UNDERSTUDY_STEP_TIMEOUT_SECONDS": "`faults.hang.stepTimeout`.",
     "UNDERSTUDY_START_TIMEOUT_SECONDS": "`faults.hang.startTimeout`.",
     "UNDERSTUDY_WORKER_GRACE_PERIOD_SECONDS": "`recovery.workerGracePeriod`.",
+    "UNDERSTUDY_SLOW_RANK_PERCENT": "`0`: workers do not report when they enter collectives "
+    "(`launcher.slowRankPercent`).",
     "UNDERSTUDY_SNAPSHOT_BYTES": "`snapshots.size`, in bytes.",
     "UNDERSTUDY_SNAPSHOT_EVERY": "`snapshots.every`.",
     "UNDERSTUDY_SNAPSHOT_COPIES": "`snapshots.copies`.",

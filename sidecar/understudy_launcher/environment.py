@@ -73,6 +73,8 @@ _MAX_NAME_CHARACTERS = 1 << 16
 _DUMP_ON_TIMEOUT = "TORCH_NCCL_DUMP_ON_TIMEOUT"
 _RECORDED = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 FLIGHT_RECORDER_GRACE_S = 5.0
+#: As torch 2.13 does by default. A torch that records nothing by default (2.6) also dumps nothing by default.
+_RECORDED_ENTRIES = "2000"
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _THREADS = "OMP_NUM_THREADS"
 _ARROW_MALLOC = "JE_ARROW_MALLOC_CONF"
@@ -83,9 +85,19 @@ def common_environment(launcher: Mapping[str, str], nproc: int) -> dict[str, str
     """The variables that all workers of all rounds get, and the zygote that forks them."""
     env = {name: value for name, value in launcher.items() if name not in _INTERNAL and name != _ERROR_FILE}
     env["PYTHONPATH"] = _python_path(launcher)
+    env.update(flight_recorder(launcher))
     if single_threaded(launcher, nproc):
         env[_THREADS] = "1"
     return env
+
+
+def flight_recorder(env: Mapping[str, str]) -> dict[str, str]:
+    """The variable that makes workers record their collectives, unless they have one (understudy_torch/collectives.py).
+
+    The launcher does not have it itself: workerGracePeriod has another default if the user asks for dumps.
+    """
+    is_set = env.get(pod.ENV_SLOW_RANK_PERCENT) == "0" or any(name in env for name in _RECORDED)
+    return {} if is_set else {_RECORDED[0]: _RECORDED_ENTRIES}
 
 
 def command_environment(launcher: Mapping[str, str], defaults: Mapping[str, str], socket: str) -> dict[str, str]:

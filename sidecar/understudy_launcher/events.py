@@ -108,6 +108,17 @@ class StepsRead:
 
 
 @dataclass(frozen=True)
+class CollectivesRead:
+    """A worker reported when it entered collectives: see CollectiveTimes."""
+
+    local_rank: int
+    window: int
+    step_ns: int
+    collectives: tuple[int, ...]
+    delays_ns: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class ZygoteReady:
     """Workers can be forked from now on. missing: module -> why it could not be imported.
 
@@ -253,6 +264,7 @@ Event = Union[
     LeftoversFound,
     SurvivorsFound,
     StepsRead,
+    CollectivesRead,
     ZygoteReady,
     ZygoteLost,
     ZygoteEnded,
@@ -419,7 +431,7 @@ class ChooseSnapshot:
 
 @dataclass(frozen=True)
 class ReadSteps:
-    """Answered by a StepsRead for each worker that has reported a step since the last one."""
+    """Answered by a StepsRead for each worker that has reported a step since the last one, and by CollectivesRead."""
 
 
 @dataclass(frozen=True)

@@ -194,7 +194,7 @@ class Loop:
 
     def _do_with_steps(self, effect: Union[e.ReadSteps, e.DumpStacks]) -> None:
         if isinstance(effect, e.ReadSteps):
-            self._queue.extend(self._workers.read_steps())
+            self._queue.extend([*self._workers.read_steps(), *self._workers.read_collectives()])
             return
         why_not = self._workers.dump_stacks(effect.local_rank)
         if why_not:

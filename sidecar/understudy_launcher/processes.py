@@ -28,7 +28,15 @@ from typing import Callable, Optional, Union
 
 from understudy_launcher import error_files, prctl, process_table
 from understudy_launcher.error_files import Failure
-from understudy_launcher.events import Aim, GroupEmptied, LeftoversFound, StepsRead, Survivor, WorkerEnded
+from understudy_launcher.events import (
+    Aim,
+    CollectivesRead,
+    GroupEmptied,
+    LeftoversFound,
+    StepsRead,
+    Survivor,
+    WorkerEnded,
+)
 from understudy_launcher.fork_server import ForkServer
 from understudy_launcher.groups import LEFTOVERS
 from understudy_launcher.logs import INHERITED, Outputs
@@ -281,6 +289,15 @@ class Workers:
     def read_steps(self) -> list[StepsRead]:
         """The steps that the workers have reported since the last call."""
         return [news for worker in self._workers.values() for news in self._news(worker)]
+
+    def read_collectives(self) -> list[CollectivesRead]:
+        """The reports about collectives since the last call."""
+        return [
+            report
+            for worker in self._workers.values()
+            if worker.steps is not None
+            for report in worker.steps.page.collectives_read(worker.local_rank)
+        ]
 
     def _end(self, worker: _Worker, status: int) -> list[Ended]:
         steps = self._news(worker)  # its last step goes before its end

@@ -2,7 +2,8 @@
 
 understudy_torch/progress.py writes them. Rules: the launcher reads the page with a system call and never maps it,
 because a worker that truncates its file must not crash the launcher. A read during a call may combine the previous
-total with the new step; the next read has both.
+total with the new step; the next read has both. A report about collectives has a number at both ends: if they differ,
+the worker is writing it, and the next read has it.
 """
 
 import contextlib
@@ -16,12 +17,14 @@ from dataclasses import dataclass
 from typing import Optional
 
 from understudy_launcher import process_table
-from understudy_launcher.events import StepsRead
+from understudy_launcher.events import CollectivesRead, StepsRead
 
 MAGIC = 0x75_6E_64_73_74_65_70_31
 BELL, PAGE = "bell", "page-"  # files of a folder; a page's name ends with the local rank
 _WORDS = struct.Struct("8q")
-_BLANK = _WORDS.pack(MAGIC, 0, 0, -1, 0, 0, 0, 0)
+#: Behind these: see understudy_torch/collectives.py.
+_AREA = struct.Struct("44q")
+_BLANK = _WORDS.pack(MAGIC, 0, 0, -1, 0, 0, 0, 0) + bytes(_AREA.size)
 _NEW_PAGE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _CHUNK = 1 << 12
 _COUNTED = -2  # in place of the total: see understudy_torch/progress.py
@@ -49,7 +52,7 @@ class StepPage:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._words = b""
+        self._words = self._area = b""
         self.newest: Optional[StepReading] = None  # the newest report
 
     def read(self) -> Optional[StepReading]:
@@ -75,6 +78,19 @@ class StepPage:
         first_at = min(seen.first_at, stepped_at) if seen.first_at > 0 else stepped_at
         reports = max(1, seen.calls - calls)
         return [StepsRead(local_rank, seen.step, seen.total, reports, at, stepped_at, first_at, seen.is_counted)]
+
+    def collectives_read(self, local_rank: int) -> list[CollectivesRead]:
+        """The newest report about collectives, if there is another one since the last call."""
+        words = os.pread(self._fd, _AREA.size, _WORDS.size)
+        if words == self._area or len(words) != _AREA.size:
+            return []
+        number, window, step_ns, *steps, end = _AREA.unpack(words)
+        if number != end:
+            return []
+        self._area = words
+        if window <= 0 or step_ns <= 0 or min(steps) < 0:
+            return []
+        return [CollectivesRead(local_rank, window, step_ns, tuple(steps[::2]), tuple(steps[1::2]))]
 
     def dump_stacks(self, group: int) -> str:
         """Make the process that steps write its Python stacks to stderr. Return why it cannot, or "".
@@ -162,6 +178,9 @@ class StepFolder:
 
     def steps_read(self) -> list[StepsRead]:
         return [read for rank, page in enumerate(self.pages) for read in page.steps_read(rank)]
+
+    def collectives_read(self) -> list[CollectivesRead]:
+        return [read for rank, page in enumerate(self.pages) for read in page.collectives_read(rank)]
 
     def close(self) -> None:
         for fd in (self.bell, *self._files):

@@ -15,6 +15,7 @@
     RUNNING             the last worker exits 0        FINISHED   WorkersFinished
     RUNNING             a worker makes no step         RUNNING    its stacks, then Hung, if enabled (hangs.py)
     RUNNING             WriteStacks, no step was made  RUNNING    the same for all workers
+    RUNNING, FAILED     a worker reports collectives   as it is   CollectiveTimes
     RUNNING             BreakWorker (a drill)          RUNNING    SIGKILL or SIGSTOP to the group of one worker
     IDLE … STOPPING     StopWorkers                    STOPPING   SIGKILL to every group
     STOPPING            the last group is empty        IDLE       LauncherHello: no process is left
@@ -179,6 +180,7 @@ class Supervisor:
             e.LeftoversFound: self._on_leftovers_found,
             e.SurvivorsFound: self._on_survivors_found,
             e.StepsRead: self._on_steps,
+            e.CollectivesRead: self._on_collectives,
             e.SnapshotsRead: self._on_snapshots_read,
             m.Restore: self._on_restore,
             **dict.fromkeys(OF_THE_ZYGOTE, self._on_zygote),
@@ -519,6 +521,13 @@ class Supervisor:
         if steps:
             self._stepped = self._round.token
             self._report_steps(steps.on_steps_read(read, now))
+
+    def _on_collectives(self, read: e.CollectivesRead, now: float) -> None:
+        if self._steps():
+            token = self._round.token
+            self._report(
+                m.CollectiveTimes(token, read.local_rank, read.window, read.step_ns, read.collectives, read.delays_ns)
+            )
 
     def _report_steps(self, stepped: Optional[m.Stepped]) -> None:
         self._out.extend(e.Report(message) for message in _without_unset([stepped]))

@@ -136,6 +136,22 @@ class Hung:
 
 
 @dataclass(frozen=True)
+class CollectiveTimes:
+    """When a rank entered the first and the last collective of each of ten steps in a row.
+
+    The tuples have these two collectives of each step. delays_ns: the time from the end of the rank's step before to
+    the entry, by one clock. So no clock of another machine is needed to compare ranks.
+    """
+
+    token: RoundToken
+    local_rank: int
+    window: int  # the steps that the rank has made in this round, at the end of the ten
+    step_ns: int  # the median duration of the ten
+    collectives: tuple[int, ...]  # a hash of group and sequence number: the same on all ranks of the group
+    delays_ns: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Terminating:
     """The launcher got SIGTERM: its workers may save for grace_s. Verdict Faulty: they were killed already."""
 
@@ -311,6 +327,7 @@ TO_SIDECAR = (
     Unkillable,
     Stepped,
     Hung,
+    CollectiveTimes,
     Terminating,
     Readiness,
     Pong,

@@ -287,6 +287,20 @@ class Hung:
 
 
 @dataclass(frozen=True)
+class CollectiveTimes:
+    """When a rank entered the first and the last collective of each of ten steps in a row, as in the launcher's
+    message. Its first and last steps depend on the round alone, so that the reports of all ranks are about the same.
+    """
+
+    token: RoundToken
+    local_rank: int
+    window: int  # the steps that the rank has made in this round, at the end of the ten
+    step_ns: int  # the median duration of the ten
+    collectives: tuple[int, ...]  # a hash of group and sequence number: the same on all ranks of the group
+    delays_ns: tuple[int, ...]  # from the end of the rank's step before to the entry
+
+
+@dataclass(frozen=True)
 class Replicas:
     """The state of all rollout servers that one worker updates. It replaces the worker's report before.
 
@@ -482,6 +496,7 @@ TO_COORDINATOR = (
     CopyFetched,
     Progress,
     Hung,
+    CollectiveTimes,
     WorkerFailed,
     Finished,
     Replicas,

@@ -137,6 +137,18 @@ class ForkFallbacks:
 
 
 @dataclass(frozen=True)
+class SlowRank:
+    """A rank that the others wait for in each step."""
+
+    rank: int
+    pod_name: str
+    node: str
+    percent: int  # the duration of a step, of the duration that it would have without this rank
+    late_s: float  # how much later than the others it enters the collectives
+    since: float  # when it was found
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """The whole state of the job: the answer to Observe and Appoint, and sent after changes, at most five a second."""
 
@@ -157,6 +169,7 @@ class Snapshot:
     lacks_quorum: bool = False  # no majority of the voters is connected, so it cannot replace a member or form a round
     restarts_left: Optional[int] = None  # that the budget of restarts still allows now; None: not known
     stepping_since: Optional[float] = None  # the first step of the running round; None: none, or in an earlier term
+    slow_rank: Optional[SlowRank] = None  # of the running round; None: none was found
 
 
 @dataclass(frozen=True)

@@ -143,6 +143,8 @@ ENV_STEP_TIMEOUT = "UNDERSTUDY_STEP_TIMEOUT_SECONDS"  # a worker without a step 
 ENV_START_TIMEOUT = "UNDERSTUDY_START_TIMEOUT_SECONDS"  # for workers: write stacks also before the first step
 #: For workers that a round replaces; not set: the launcher's default.
 ENV_WORKER_GRACE_PERIOD = "UNDERSTUDY_WORKER_GRACE_PERIOD_SECONDS"
+#: For workers; "0": they do not report when they enter collectives. The coordinator has it in its JobShape.
+ENV_SLOW_RANK_PERCENT = "UNDERSTUDY_SLOW_RANK_PERCENT"
 ENV_SNAPSHOT_BYTES = "UNDERSTUDY_SNAPSHOT_BYTES"  # the largest state of a rank; not set: no snapshots
 ENV_SNAPSHOT_EVERY = "UNDERSTUDY_SNAPSHOT_EVERY"  # of so many calls of snapshot.save(), one is stored; 1 unless set
 ENV_SNAPSHOT_COPIES = "UNDERSTUDY_SNAPSHOT_COPIES"  # other pods that keep a copy of each snapshot; 0 unless set
@@ -188,6 +190,8 @@ class JobShape:
     start_timeout_s: float = 0.0  # a round without a first step after this time hangs; 0: never
     snapshots: bool = False  # whether the pods have memory for snapshots of the training
     snapshot_copies: int = 0  # other pods that keep a copy of each snapshot
+    #: A rank is slow if it makes each step so long, in percent of its duration without this rank; 0: none is.
+    slow_rank_percent: int = 150
 
 
 @dataclass(frozen=True)

@@ -4,19 +4,20 @@ The worker inherits two files, and their numbers in UNDERSTUDY_STEP_FD as `BELL,
 they open `bell` and `page-LOCAL_RANK` in the folder UNDERSTUDY_STEP_FOLDER:
 
     BELL   a pipe: a process writes a byte at its first step, and the launcher reads the page at once
-    PAGE   64 bytes, mapped: native signed 64-bit words. The launcher reads them twice a second, and at the end
+    PAGE   mapped: native signed 64-bit words. The launcher reads them twice a second, and at the end
            0 MAGIC      1 calls of step()  2 the newest step  3 the total, or -1, or COUNTED
            4 its time, in ns of CLOCK_MONOTONIC               5 the pid of the process that steps
            6 the signal on which it dumps its stacks (stacks.py); 0: on none
            7 the time of that process's first step, in nanoseconds of time.monotonic_ns()
+           8 and the next: when the rank entered collectives (collectives.py)
 
 The launcher's side is understudy_launcher/step_page.py. Both come from one image, so the page has no versions.
 
 Rules: step() never fails, never blocks, starts no thread, and makes no system call after the first time, so that a
-script may call it in every step. Outside a job it does nothing. A value that is not a 64-bit integer is not reported. A
-fork of the process shares the page, and rings the bell again at its own first step. A process that inherited the
-variable but not the files (its parent closed them) must not write into other files with these numbers: only a pipe and
-a page with MAGIC count.
+script may call it in every step. Only every tenth step at most takes longer (collectives.py). Outside a job it does
+nothing. A value that is not a 64-bit integer is not reported. A fork of the process shares the page, and rings the bell
+again at its own first step. A process that inherited the variable but not the files (its parent closed them) must not
+write into other files with these numbers: only a pipe and a page with MAGIC count.
 
 If UNDERSTUDY_START_TIMEOUT_SECONDS is set (detection of a round without a first step), the import writes words 5 and 6.
 A child that imports this module does not replace its parent: until a step, the first live process remains in the page.
@@ -29,13 +30,14 @@ import stat
 from time import monotonic_ns
 from typing import Optional
 
-from understudy_torch import stacks
+from understudy_torch import collectives, stacks
 
 ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # also in understudy_protocol.pod, which workers do not have
 ENV_STEP_FOLDER = "UNDERSTUDY_STEP_FOLDER"
 ENV_START_TIMEOUT = "UNDERSTUDY_START_TIMEOUT_SECONDS"
 MAGIC = 0x75_6E_64_73_74_65_70_31
-PAGE_BYTES = 64
+AREA_AT = 8  # the words of collectives.py
+PAGE_BYTES = 8 * (AREA_AT + collectives.AREA_WORDS)
 #: In place of a total: step() is called for the script, with the number of its steps in this round.
 COUNTED = -2
 _CALLS, _STEP, _TOTAL, _AT, _PID, _SIGNAL, _FIRST = range(1, 8)
@@ -44,10 +46,13 @@ _NO_PAGE = (OSError, ValueError, OverflowError, KeyError)
 _files: Optional[tuple[int, memoryview]] = None  # bell and page, once opened
 _page: Optional[memoryview] = None  # set at the first step
 _looked = False  # whether this process has looked for a page
+_reports: Optional[collectives.CollectiveReports] = None
+_record_from = collectives.NEVER  # of the calls: from then on _reports records them
 
 
 def step(n: int, total: Optional[int] = None) -> None:
     """Report that step `n` (of `total`, if known) is done."""
+    global _record_from
     page = _page
     if page is None:
         if not _looked:
@@ -58,17 +63,21 @@ def step(n: int, total: Optional[int] = None) -> None:
         page[_STEP] = done
         page[_TOTAL] = of_all
         page[_AT] = monotonic_ns()
-        page[_CALLS] += 1
+        page[_CALLS] = calls = page[_CALLS] + 1
     except (TypeError, ValueError, OverflowError):
-        pass
+        return
+    if calls >= _record_from and _reports is not None:
+        _record_from = _reports.on_step(calls)
 
 
 def _first_step(n: int, total: Optional[int]) -> None:
     """The first step in this process: find the page, and ring the bell."""
-    global _page, _looked
+    global _page, _looked, _reports, _record_from
     _looked = True
     with contextlib.suppress(*_NO_PAGE):
         bell, page = _find()
+        _reports = collectives.make_reports(page[AREA_AT:])
+        _record_from = collectives.NEVER if _reports is None else _reports.record_from
         page[_SIGNAL], page[_PID], page[_FIRST] = stacks.dump_on_signal(), os.getpid(), monotonic_ns()
         _page = page
         step(n, total)
@@ -115,8 +124,8 @@ def _open() -> tuple[int, int]:
 
 def _forget() -> None:
     """In a fork: another process steps now."""
-    global _files, _page, _looked
-    _files, _page, _looked = None, None, False
+    global _files, _page, _looked, _reports, _record_from
+    _files, _page, _looked, _reports, _record_from = None, None, False, None, collectives.NEVER
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -138,6 +138,7 @@ class Agent:
             c.WorkersSeen: self._on_workers_seen,
             e.WorkerEnded: self._on_worker_ended,
             e.StepsRead: self._on_steps_read,
+            e.CollectivesRead: self._on_collectives_read,
             e.AskedToEnd: self._on_asked_to_end,
             e.Tick: self._on_tick,
         }
@@ -252,6 +253,10 @@ class Agent:
     def _on_steps_read(self, event: e.StepsRead) -> None:
         if self._begin is None:  # else it is from the previous workers, whose folder remains until the next ones begin
             self._report_start()
+            self._to_supervisor(event)
+
+    def _on_collectives_read(self, event: e.CollectivesRead) -> None:
+        if self._begin is None:
             self._to_supervisor(event)
 
     def _continue_once_all_have_ended(self) -> None:

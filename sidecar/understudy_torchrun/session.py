@@ -18,6 +18,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Optional, Protocol, Union
 
 from understudy_launcher import events as e
+from understudy_launcher.environment import flight_recorder
 from understudy_launcher.loop import LauncherSettings
 from understudy_launcher.ports import PortReservation
 from understudy_launcher.sidecar_link import LinkSelection, SidecarLink
@@ -82,6 +83,7 @@ class TorchrunSession:
         answer = self._call(c.WantsRound(time.time()))
         assert isinstance(answer, c.BeginRound)
         os.environ[pod.ENV_STEP_FOLDER] = self._step_folder
+        os.environ.update(flight_recorder(os.environ))
         return answer.start
 
     def poll_members(self) -> bool:
@@ -280,7 +282,7 @@ class TorchrunSession:
         if isinstance(effect, e.FindSurvivors):
             return [e.SurvivorsFound(tuple(self._workers.survivors()))]
         if isinstance(effect, e.ReadSteps):
-            return list(self._steps.read())
+            return [*self._steps.read(), *self._steps.read_collectives()]
         if isinstance(effect, e.MakeStore):
             return [self._stores.make(effect.keep)]
         if isinstance(effect, e.ReservePort):

@@ -6,7 +6,7 @@ has the reason.
 
 from typing import Callable, Optional
 
-from understudy_launcher.events import StepsRead
+from understudy_launcher.events import CollectivesRead, StepsRead
 from understudy_launcher.step_page import StepFolder
 
 
@@ -38,6 +38,9 @@ class TorchrunSteps:
 
     def read(self) -> list[StepsRead]:
         return [] if self._folder is None else self._folder.steps_read()
+
+    def read_collectives(self) -> list[CollectivesRead]:
+        return [] if self._folder is None else self._folder.collectives_read()
 
     def dump_stacks(self, local_rank: int, group: Optional[int]) -> str:
         """Why the stacks cannot be written, or ""."""

@@ -129,7 +129,8 @@ def test_a_minimal_job_reads_back_with_defaults(cluster: "ApiServer") -> None:
     job = read_back(cluster, "least")
 
     # then the defaults are filled in, in the pod as in our fields, and quantities are unchanged
-    assert job["spec"]["launcher"] == {"mode": "Auto", "forkServer": True, "logPrefix": True}
+    defaults = {"mode": "Auto", "forkServer": True, "logPrefix": True, "slowRankPercent": 150}
+    assert job["spec"]["launcher"] == defaults
     assert job["spec"]["termination"] == {"onSigterm": "Auto"}
     assert job["spec"]["spares"] == {"replicas": 0}
     assert job["spec"]["recovery"] == {

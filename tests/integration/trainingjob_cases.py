@@ -391,6 +391,16 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.launcher.nprocPerNode",
         "launcher.nprocPerNode must be 1 to 128",
     ),
+    "a rank that is slow by little": (
+        lambda job: job["spec"]["launcher"].update(slowRankPercent=109),
+        "spec.launcher.slowRankPercent",
+        "launcher.slowRankPercent must be between 110 and 1000, or 0 to look for no slow rank",
+    ),
+    "a rank that is never slow": (
+        lambda job: job["spec"]["launcher"].update(slowRankPercent=1001),
+        "spec.launcher.slowRankPercent",
+        "launcher.slowRankPercent must be between 110 and 1000, or 0 to look for no slow rank",
+    ),
     "a trainer container that is not there": (
         lambda job: job["spec"]["launcher"].update(container="trainee"),
         "spec.launcher.container",
@@ -986,6 +996,8 @@ ACCEPTED: dict[str, Change] = {
     "a torchrun": lambda job: job["spec"]["launcher"].update(mode="Torchrun"),
     "no fork server": lambda job: job["spec"]["launcher"].update(forkServer=False),
     "lines as they are": lambda job: job["spec"]["launcher"].update(logPrefix=False),
+    "no slow ranks": lambda job: job["spec"]["launcher"].update(slowRankPercent=0),
+    "ranks that are slow by a factor of 10": lambda job: job["spec"]["launcher"].update(slowRankPercent=1000),
     "shared memory": lambda job: job["spec"]["launcher"].update(sharedMemory={"size": "16Gi"}),
     "shared memory on a disk": lambda job: job["spec"]["launcher"].update(
         sharedMemory={"size": "1Ti", "medium": "Disk"}

@@ -153,6 +153,7 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
         nologin_path=faults.get("nodeFile", ""),
         python=launcher.get("python", ""),
         log_prefix=bool(launcher.get("logPrefix", True)),
+        slow_rank_percent=int(launcher.get("slowRankPercent", 150)),
         replica_groups=tuple(tuple(map(int, group)) for group in termination.get("replicaGroups", ())),
         step_timeout_s=seconds(faults.get("hang", {}).get("stepTimeout", "0s")),
         start_timeout_s=seconds(faults.get("hang", {}).get("startTimeout", "0s")),

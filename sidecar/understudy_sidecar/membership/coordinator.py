@@ -16,6 +16,7 @@
     WAITING     all fail alike, as in the rounds before          CLOSED      Close(Failed) (script_fault.py)
     RUNNING     workers hang                                     WAITING     as if the slowest had failed (hangs.py)
     RUNNING     no worker makes a step in time                   RUNNING     WriteStacks; then as if workers hang
+    RUNNING     the others wait for one rank in each step        RUNNING     reports it (slow_ranks.py)
     RUNNING     weights could not be updated (rollouts.py)       CLOSED      Close(Failed)
     RUNNING     an active was lost                               WAITING     its rank is vacant; a spare takes it soon
     RUNNING     workers of some actives do not start in time     WAITING     these actives are lost (rounds.py)
@@ -80,7 +81,7 @@ from understudy_sidecar.membership.snapshot import take_snapshot
 from understudy_sidecar.membership.voter_config import VoterConfig, VoterConfigs
 
 #: Messages that need no further checks, unless one of them completes a set.
-_WITHOUT_CONSEQUENCES = (m.Ack, m.Started, m.HeartbeatAck, m.ConfigChangeAck)
+_WITHOUT_CONSEQUENCES = (m.Ack, m.Started, m.HeartbeatAck, m.ConfigChangeAck, m.CollectiveTimes)
 _WAITS = (RoundPhase.REBUILDING, RoundPhase.WAITING)
 #: If an event comes this much later than it was due, this process was paused, and members' silence proves nothing.
 LATE_S = 1.0
@@ -286,7 +287,9 @@ class Coordinator:
         match message:
             case m.Ack() | m.Started() | m.Finished() | m.WorkerFailed():
                 self._on_phase(member, message, now)
-            case m.Progress() | m.Hung() | m.CopyFetched() if state.is_current(member, message.token):
+            case m.Progress() | m.Hung() | m.CollectiveTimes() | m.CopyFetched() if state.is_current(
+                member, message.token
+            ):
                 self._on_running(member, message, now)
             case m.CopiesKept():
                 restoring.on_copies_kept(state, member, message)
@@ -330,12 +333,16 @@ class Coordinator:
             case m.WorkerFailed():
                 worker_faults.on_worker_failed(state, member, message, now)
 
-    def _on_running(self, member: MemberRecord, message: m.Progress | m.Hung | m.CopyFetched, now: float) -> None:
+    def _on_running(
+        self, member: MemberRecord, message: m.Progress | m.Hung | m.CollectiveTimes | m.CopyFetched, now: float
+    ) -> None:
         match message:
             case m.Progress():
                 round_progress.on_step(self.state, member, message, now)
             case m.Hung():
                 hangs.on_hung(self.state, member, message, now)
+            case m.CollectiveTimes():
+                round_progress.on_collectives(self.state, member, message, now)
             case m.CopyFetched():
                 restoring.on_copy_fetched(self.state, member, message)
 

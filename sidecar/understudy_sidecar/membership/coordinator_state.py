@@ -25,6 +25,7 @@ from understudy_sidecar.membership.roster import MemberRecord, Roster
 from understudy_sidecar.membership.round_state import RoundCheck, RoundPhase, RoundState
 from understudy_sidecar.membership.script_fault import ScriptFault
 from understudy_sidecar.membership.silence import SilenceTimeouts, SilenceWatch
+from understudy_sidecar.membership.slow_ranks import SlowRankWatch
 from understudy_sidecar.membership.stall import HangDetection, StepWatch
 from understudy_sidecar.membership.voter_config import ConfigChanges, Tally, VoterConfig, VoterConfigs
 
@@ -192,6 +193,7 @@ class CoordinatorState:
     steps: StepWatch = field(default_factory=StepWatch)
     silence: SilenceWatch = field(default_factory=lambda: SilenceWatch(SilenceTimeouts()))
     hangs: HangDetection = field(default_factory=HangDetection)
+    slow_ranks: SlowRankWatch = field(default_factory=SlowRankWatch)
     swaps: Swaps = field(default_factory=Swaps)
     restores: Restores = field(default_factory=Restores)
     copies: CopyPlacement = field(default_factory=CopyPlacement)

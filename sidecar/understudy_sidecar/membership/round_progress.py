@@ -9,11 +9,12 @@ from collections.abc import Sequence
 
 from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, CloseReason, WorkersState
-from understudy_protocol.observer import Recovery, StepProgress
+from understudy_protocol.observer import Recovery, SlowRank, StepProgress
 from understudy_sidecar.membership import ending, restoring
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.roster import MemberRecord
 from understudy_sidecar.membership.round_state import RoundPhase
+from understudy_sidecar.membership.slow_ranks import make_report
 
 #: A round whose workers have run for this long did not fail at its start, even if the script reports no steps.
 STARTED_WELL_S = 60.0
@@ -67,6 +68,35 @@ def _on_first_step(state: CoordinatorState, before: StepProgress | None, first: 
     if before is not None and not before.is_counted:
         state.recovery_log.on_first_step(state.round.token.round, max(0, before.step - first.step + 1))
     state.recovery_log.begin_repeating(first.step)
+
+
+def on_collectives(state: CoordinatorState, member: MemberRecord, times: m.CollectiveTimes, now: float) -> None:
+    """Compare the ranks (slow_ranks.py)."""
+    nproc, watch = state.shape.nproc_per_node, state.slow_ranks
+    report = make_report(times.step_ns, times.collectives, times.delays_ns)
+    if state.shape.slow_rank_percent <= 100 or report is None or not 0 <= times.local_rank < nproc:
+        return
+    assert member.group_rank is not None, "it is in the round"
+    before = watch.found
+    ranks, rank = state.round.size * nproc, member.group_rank * nproc + times.local_rank
+    if not watch.add(times.token, times.window, rank, report, ranks, state.shape.slow_rank_percent, now):
+        return
+    state.notify_observers()
+    if (before and before.rank) != (watch.found and watch.found.rank):
+        ends = "no rank is slow any more"
+        state.log(ends if watch.found is None else f"rank {watch.found.rank} is slow: see the condition SlowRank")
+
+
+def slow_rank(state: CoordinatorState) -> SlowRank | None:
+    """The rank for which the others wait."""
+    watch, nproc = state.slow_ranks, state.shape.nproc_per_node
+    if watch.found is None or watch.token != state.round.token or state.round.phase is not RoundPhase.RUNNING:
+        return None
+    found = watch.found
+    member = next((x for x in state.roster.active_members() if x.group_rank == found.rank // nproc), None)
+    if member is None:
+        return None
+    return SlowRank(found.rank, member.name, member.node, found.percent, found.late_ns / 1e9, watch.since)
 
 
 def on_finished(state: CoordinatorState, member: MemberRecord) -> None:

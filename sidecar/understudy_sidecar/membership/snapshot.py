@@ -2,7 +2,7 @@
 
 from understudy_protocol.enums import RoundToken, Strategy
 from understudy_protocol.observer import ForkFallbacks, MemberView, Snapshot
-from understudy_sidecar.membership import rollouts, rounds
+from understudy_sidecar.membership import rollouts, round_progress, rounds
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 
 
@@ -30,6 +30,7 @@ def take_snapshot(state: CoordinatorState) -> Snapshot:
         state.quorum.is_lacking,
         state.fault_history.restarts_left(state.now),
         state.round.stepping_since,
+        round_progress.slow_rank(state),
     )
 
 

@@ -49,6 +49,7 @@ def test_a_worker_gets_the_rounds_variables_as_from_torchrun() -> None:
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_ERROR_FILE": "/e.json",
         "OMP_NUM_THREADS": "1",
+        "TORCH_FR_BUFFER_SIZE": "2000",
         "UNDERSTUDY_ROUND": "1.2.7",
         "UNDERSTUDY_STEP_FD": "200,201",
         "JOB_COMPLETION_INDEX": "3",
@@ -73,6 +74,7 @@ def test_a_worker_does_not_get_the_pods_internal_variables() -> None:
     constants = {constant for constant in vars(pod) if constant.startswith("ENV_")} - torchruns
     internal = {getattr(pod, constant): "x" for constant in constants}
     for_workers = {pod.ENV_ROLLOUTS, pod.ENV_ROLLOUTS_SOCKET, pod.ENV_ROLLOUT_TOKEN_FILE, pod.ENV_START_TIMEOUT}
+    for_workers.add(pod.ENV_SLOW_RANK_PERCENT)
     assert internal.keys() & env(internal).keys() == {
         pod.ENV_ROUND,
         pod.ENV_STEP_FD,
@@ -129,6 +131,30 @@ def test_healthy_workers_have_a_grace_if_the_flight_recorder_dumps_or_the_job_se
     asked_s: float | None, variables: dict[str, str], grace_s: float
 ) -> None:
     assert worker_grace_period_s(asked_s, variables) == grace_s
+
+
+@pytest.mark.parametrize(
+    ("variables", "size"),
+    [
+        ({}, "2000"),
+        ({"UNDERSTUDY_SLOW_RANK_PERCENT": "200"}, "2000"),
+        ({"UNDERSTUDY_SLOW_RANK_PERCENT": "0"}, None),
+        ({BUFFER: "500"}, "500"),
+        ({BUFFER: "0"}, "0"),
+        ({FORMER_BUFFER: "500"}, None),
+    ],
+)
+def test_workers_record_their_collectives_unless_the_job_or_the_user_wants_it_otherwise(
+    variables: dict[str, str], size: str | None
+) -> None:
+    assert env(variables).get(BUFFER) == size
+    assert zygote_environment(variables, 2).get(BUFFER) == size
+
+
+def test_the_launchers_own_variables_for_slow_ranks_ask_for_no_grace() -> None:
+    """They must not count as a user's request for dumps."""
+    assert DUMP not in env()
+    assert worker_grace_period_s(None, {"UNDERSTUDY_SLOW_RANK_PERCENT": "200"}) == 0.0
 
 
 def test_arrows_allocator_starts_no_thread_in_a_zygote_unless_the_user_sets_it() -> None:

@@ -566,6 +566,17 @@ def test_a_launcher_that_reads_late_reports_the_time_of_the_first_step() -> None
     assert report.pause_s == 12.5
 
 
+def test_a_report_about_collectives_is_passed_on_in_its_round() -> None:
+    # given a round whose worker has reported when it entered collectives
+    driven = running()
+    read = e.CollectivesRead(1, 20, 100, (1, 2), (3, 4))
+    # then the sidecar gets it with the round's token
+    assert driven.do(read) == [e.Report(m.CollectiveTimes(token(0), 1, 20, 100, (1, 2), (3, 4)))]
+    # and not once the workers are stopped
+    driven.do(m.StopWorkers("the fence"))
+    assert driven.do(read) == []
+
+
 def test_a_step_that_is_read_only_when_its_worker_is_killed_counts() -> None:
     driven = running()
     driven.do(steps(7, rank=0, at=139.0))

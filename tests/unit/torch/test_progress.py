@@ -18,7 +18,7 @@ from understudy_launcher.step_page import StepFiles, StepFolder, StepReading
 from understudy_protocol import pod
 from understudy_torch import progress
 
-PAGE_BYTES = 64
+PAGE_BYTES = 416
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_worker_and_launcher_agree_on_the_page() -> None:
     assert (progress.ENV_STEP_FD, progress.ENV_STEP_FOLDER) == (pod.ENV_STEP_FD, pod.ENV_STEP_FOLDER)
     assert progress.ENV_START_TIMEOUT == pod.ENV_START_TIMEOUT
     assert progress.MAGIC == step_page.MAGIC
-    assert step_page._WORDS.size == progress.PAGE_BYTES == PAGE_BYTES
+    assert step_page._WORDS.size + step_page._AREA.size == progress.PAGE_BYTES == PAGE_BYTES
 
 
 def test_the_page_has_the_newest_step(files: StepFiles) -> None:

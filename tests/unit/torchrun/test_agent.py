@@ -145,6 +145,19 @@ def test_a_step_shows_that_workers_run() -> None:
     assert [type(message) for message in reports(driven.do(read))] == [m.WorkersStarted, m.Stepped]
 
 
+def test_reports_about_collectives_are_passed_on_except_those_of_the_previous_workers() -> None:
+    read = e.CollectivesRead(0, 20, 100, (1, 2), (3, 4))
+    driven = starting()
+    assert m.CollectiveTimes(token(0), 0, 20, 100, (1, 2), (3, 4)) in reports(driven.do(read))
+    # given workers that have ended for a newer round, which the agent has not begun yet
+    driven = running()
+    driven.looks_around()
+    driven.do(start(1))
+    driven.looks_around()
+    assert INTERRUPT in driven.do(died(0), died(1))
+    assert driven.do(read) == []
+
+
 def test_workers_that_exit_0_before_they_are_seen_have_run() -> None:
     driven = starting()
     assert reports(driven.do(c.WorkersSeen([1]), exited(0))) == [m.WorkersStarted(token(0))]

@@ -327,6 +327,12 @@ def torchrun_mode(text: str) -> Callable[[Raw], object]:
             annotated("launcher-timeout", "4s"),
             "is '4s': set it to a duration such as 30s, 10m or 1h, at least 5s",
         ),
+        (
+            "job",
+            annotated("slow-rank-percent", "109"),
+            "is '109': set it to a number from 110 to 1000, or 0 if no rank counts as slow",
+        ),
+        ("job", annotated("slow-rank-percent", "1001"), "set it to a number from 110 to 1000, or 0"),
         ("job", annotated("history-limit", "1001"), "is '1001': set it to a number of at most 1000, 0 or more"),
         ("job", annotated("launcher", "torchrun"), "set it to Auto, Wrap, Torchrun or None"),
         ("job", annotated("spare", "1"), "understudy.dev/spare is unknown: correct"),

@@ -20,6 +20,7 @@ from understudy_protocol.observer import (
     MemberView,
     Recovery,
     Refused,
+    SlowRank,
     Snapshot,
     Stepping,
     StepProgress,
@@ -79,6 +80,7 @@ class MessageLimits:
             rollouts=None if snapshot.rollouts is None else self._rollouts(snapshot.rollouts, now),
             stepping_since=None if snapshot.stepping_since is None else min(max(0.0, snapshot.stepping_since), now),
             fork_fallbacks=None if snapshot.fork_fallbacks is None else _fresh_starts(snapshot.fork_fallbacks),
+            slow_rank=None if snapshot.slow_rank is None else _slow_rank(snapshot.slow_rank, now),
         )
         self._forget(snapshot)
         return limited
@@ -168,6 +170,17 @@ def _consequence(found: Consequence) -> Consequence:
 def _fresh_starts(fresh_starts: ForkFallbacks) -> ForkFallbacks:
     _check("fork_fallbacks", (fresh_starts.pods,), _MOST_COUNT)
     return replace(fresh_starts, pod_name=_cut(fresh_starts.pod_name), reason=_cut(fresh_starts.reason))
+
+
+def _slow_rank(found: SlowRank, now: float) -> SlowRank:
+    _check("slow_rank", (found.rank, found.percent), _MOST_COUNT)
+    return replace(
+        found,
+        pod_name=_cut(found.pod_name),
+        node=_cut(found.node),
+        late_s=min(max(0.0, found.late_s), LAST),
+        since=min(max(0.0, found.since), now),
+    )
 
 
 def _cut(text: str) -> str:

@@ -202,6 +202,7 @@ class World:
     on_sigterm: str = "Auto"
     python: str = ""  # runs the launcher; "": the entry script finds one
     log_prefix: bool = True
+    slow_rank_percent: int = 150  # a rank is slow if it makes each step so long, in percent; 0: none is
     warmup: tuple[str, ...] = ()  # command that a spare runs once while it waits; empty: none
     host_network: bool = False  # whether its pods have hostNetwork
     nologin_path: str = ""  # a file whose existence marks a node as faulty; "" if none

@@ -165,6 +165,13 @@ def _history_limit(text: str) -> int:
     return number
 
 
+def _slow_rank_percent(text: str) -> int:
+    number = _number(0)(text)
+    if number and not LEAST_SLOW_RANK_PERCENT <= number <= MOST_SLOW_RANK_PERCENT:
+        raise ValueError(text)
+    return number
+
+
 def _fence(text: str) -> float:
     return 0.0 if text == "Off" else seconds(text)
 
@@ -194,6 +201,7 @@ def _modules(text: str) -> tuple[str, ...]:
 SHORTEST_LAUNCHER_TIMEOUT_S = 5.0  # as in the CRD
 LONGEST_WORKER_GRACE_PERIOD_S = 3600.0  # as in the CRD
 MOST_RECOVERIES = 1000  # as in the CRD
+LEAST_SLOW_RANK_PERCENT, MOST_SLOW_RANK_PERCENT = 110, 1000  # as in the CRD
 _DURATIONS = "a duration such as 30s, 10m or 1h"
 _OWN = ("launcher", "container", "nproc_per_node", "spares", "min_pods", "drills_allowed")
 #: name: (field of InjectionSettings or World, reader, valid values for messages)
@@ -208,6 +216,11 @@ _TABLE: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "preload": ("preload", _modules, "names of modules, separated by commas"),
     "python": ("python", _program, "the path of a Python in the image, such as /usr/bin/python3"),
     "log-prefix": ("log_prefix", _boolean, "true or false"),
+    "slow-rank-percent": (
+        "slow_rank_percent",
+        _slow_rank_percent,
+        f"a number from {LEAST_SLOW_RANK_PERCENT} to {MOST_SLOW_RANK_PERCENT}, or 0 if no rank counts as slow",
+    ),
     "on-sigterm": ("on_sigterm", _one_of("Auto", "Always", "Never"), "Auto, Always or Never"),
     "node-file": ("nologin_path", _path, "a file in a folder of the node, such as /run/nologin"),
     "step-timeout": ("step_timeout_s", seconds, _DURATIONS),

@@ -39,6 +39,7 @@ _DEFAULTS = {
     names.ENV_GRACE: str(DEFAULT_GRACE_S),
     names.ENV_ON_SIGTERM: "Auto",
     names.ENV_LOG_PREFIX: "true",
+    names.ENV_SLOW_RANK_PERCENT: "150",
     names.ENV_ZYGOTE: "true",
 }
 #: Volumes that only the operator's own containers may mount: keys, their state, a folder of the node.
@@ -220,6 +221,7 @@ def wrap(trainer: dict[str, Any], job: Job, place: PodPosition | None, grace_s: 
         *_unless_default(names.ENV_GRACE, str(grace_s)),
         *_unless_default(names.ENV_ON_SIGTERM, job.world.on_sigterm),
         *_unless_default(names.ENV_LOG_PREFIX, "true" if job.world.log_prefix else "false"),
+        *_unless_default(names.ENV_SLOW_RANK_PERCENT, str(job.world.slow_rank_percent)),
         *(_for_torchrun(job) if torchrun else _for_launcher(job)),
     ]
     if job.world.step_timeout_s:

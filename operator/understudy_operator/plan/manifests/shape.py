@@ -29,4 +29,5 @@ def job_shape(job: Job, grace_s: int) -> names.JobShape:
         job.world.start_timeout_s,
         job.world.snapshot_bytes > 0,
         job.world.snapshot_copies,
+        job.world.slow_rank_percent,
     )

@@ -74,6 +74,7 @@ def _settings(job: Job, pool: Pool) -> Iterator[tuple[str, Any, Any]]:
     yield "launcher.preload", _listed(world.preload), _listed(launcher.preload)
     yield "launcher.python", world.python, ""
     yield "launcher.logPrefix", world.log_prefix, True
+    yield "launcher.slowRankPercent", world.slow_rank_percent, 150
     yield "launcher.sharedMemory", _memory(world.shared_memory), _memory(launcher.shared_memory)
     yield "termination.onSigterm", world.on_sigterm, "Auto"
     yield "faults.nodeFile", world.nologin_path, ""

@@ -33,6 +33,8 @@ NOTHING_TO_RUN = (
 )
 #: Whether the zygote forks the workers. If not, each restart costs the time of their imports.
 FORKED = "WorkersForked"
+#: Whether the others wait for one rank in each step.
+SLOW_RANK = "SlowRank"
 #: Whether the job has a launcher.
 FAULT_TOLERANT = "FaultTolerant"
 STARTUP = ("StartupPolicyInProgress", "StartupPolicyCompleted")
@@ -67,6 +69,7 @@ def plan_conditions(observed: Observed, status: JobStatus, result: Outcome | Non
             ("SparesReady", has_spares, "EnoughSpares" if has_spares else "TooFewSpares", spare_message),
             *pool_condition(observed, now),
             *_forked_condition(observed, before),
+            *_slow_rank(observed, before),
         ]
     wanted += [
         ("Completed", phase == "Succeeded", *((reason, message) if phase == "Succeeded" else (phase, ""))),
@@ -100,6 +103,29 @@ def _forked_condition(observed: Observed, before: Mapping[str, Condition]) -> It
         yield unchanged(condition)
     elif condition is not None:
         yield FORKED, True, "Forked", ""
+
+
+def _slow_rank(observed: Observed, before: Mapping[str, Condition]) -> Iterator[DesiredCondition]:
+    """Absent until a rank was found to be slow. Without a coordinator it stays as it is."""
+    snapshot, condition, job = observed.snapshot, before.get(SLOW_RANK), observed.job
+    found = None if snapshot is None else snapshot.slow_rank
+    has_ended = job.terminal or job.spec.suspend or observed.close is not None
+    if found is not None and not has_ended:
+        # the operator's own pod: a tenant could forge the node's name
+        node = next((pod.node for pod in observed.pods if pod.name == found.pod_name), "")
+        on_node, check = (f", node {node}", "Check the node; ") if node else ("", "")
+        yield (
+            SLOW_RANK,
+            True,
+            "OthersWait",
+            f"rank {found.rank} (pod {found.pod_name}{on_node}) makes each step {found.percent / 100:.1f} times as "
+            f"long: it entered the collectives of the last ten steps {found.late_s:.2f} s after the others. The "
+            f"training continues. {check}understudy drain {job.name} {found.pod_name} replaces the pod by a spare",
+        )
+    elif condition is not None and snapshot is None and not has_ended:
+        yield unchanged(condition)
+    elif condition is not None:
+        yield SLOW_RANK, False, "NoneFound", ""
 
 
 def _refusal_condition(

@@ -22,7 +22,7 @@ from understudy_operator.plan.jobset.outcome import Completed, Failed, Restart, 
 from understudy_operator.plan.leadership.coordination import Leadership
 from understudy_operator.plan.pool.pool_condition import pool_events
 from understudy_operator.plan.status.causes import adds_to
-from understudy_operator.plan.status.conditions import FAULT_TOLERANT
+from understudy_operator.plan.status.conditions import FAULT_TOLERANT, SLOW_RANK
 from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_operator.plan.world.retries import is_same_refusal
 
@@ -55,6 +55,7 @@ def plan_events(observed: Observed, leadership: Leadership, status: JobStatus) -
             pass
     events += _drill(before, status)
     events += _launcher_default(before, status)
+    events += _slow_rank(before, status)
     events += _suspension(before, status)
     if detail := unrecorded_suspension(observed):
         events.append(Event("Normal", "Resumed", detail))
@@ -83,6 +84,13 @@ def _launcher_default(before: JobStatus, status: JobStatus) -> Iterator[Event]:
     is_default = choice is not None and choice.reason == LauncherReason.DEFAULTED.value
     if choice is not None and is_default and condition(before, FAULT_TOLERANT) is None:
         yield Event("Normal", "LauncherDefaulted", choice.message)
+
+
+def _slow_rank(before: JobStatus, status: JobStatus) -> Iterator[Event]:
+    """When a rank begins to be slow."""
+    old, new = condition(before, SLOW_RANK), condition(status, SLOW_RANK)
+    if new is not None and new.is_true and (old is None or not old.is_true):
+        yield Event("Warning", SLOW_RANK, new.message)
 
 
 def _failed_update(before: JobStatus, status: JobStatus) -> Iterator[Event]:

@@ -191,6 +191,13 @@ def test_the_log_prefix_is_read():
     assert not read_job(raw).world.log_prefix
 
 
+def test_the_percentage_of_slow_ranks_is_read():
+    raw = copy.deepcopy(JOB)
+    assert read_job(raw).world.slow_rank_percent == 150
+    raw["spec"]["launcher"]["slowRankPercent"] = 0
+    assert read_job(raw).world.slow_rank_percent == 0
+
+
 def test_the_groups_of_pods_with_the_same_shards_are_read():
     assert read_job(JOB).world.replica_groups == ()
     raw = copy.deepcopy(JOB)

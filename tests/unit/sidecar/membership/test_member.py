@@ -246,6 +246,7 @@ def test_a_repeated_assignment_is_only_acknowledged_and_an_older_one_is_dropped(
         ),
         (l.Stepped(R0, 5, 100, 0.5, 7.0), m.Progress(R0, 5, 100, 0.5, 7.0)),
         (l.Hung(R0, 1, 5, 7.0, 600.0), m.Hung(R0, 1, 5, 7.0, 600.0)),
+        (l.CollectiveTimes(R0, 1, 20, 7, (1, 2), (3, 4)), m.CollectiveTimes(R0, 1, 20, 7, (1, 2), (3, 4))),
         (l.NextPort(4001), m.Port(4001)),
     ],
     ids=lambda message: type(message).__name__,
@@ -257,7 +258,14 @@ def test_reports_of_the_launcher_are_passed_on(report: Any, reported: Any) -> No
 
 
 @pytest.mark.parametrize(
-    "report", [l.WorkersStarted(R0), l.WorkersFinished(R0), l.WorkerExited(R0, 0, 1, None, "", 0.0)], ids=str
+    "report",
+    [
+        l.WorkersStarted(R0),
+        l.WorkersFinished(R0),
+        l.WorkerExited(R0, 0, 1, None, "", 0.0),
+        l.CollectiveTimes(R0, 1, 20, 7, (1, 2), (3, 4)),
+    ],
+    ids=str,
 )
 def test_reports_of_the_launcher_about_an_older_round_are_dropped(report: Any) -> None:
     driven = running()

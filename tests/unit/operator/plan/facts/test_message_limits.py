@@ -10,7 +10,16 @@ from understudy_operator.plan.facts.recoveries import merge_history
 from understudy_operator.plan.times.rfc3339 import micro_time, parse_time, whole_seconds
 from understudy_protocol.enums import CloseReason, RoundToken
 from understudy_protocol.membership import Close
-from understudy_protocol.observer import Cause, Consequence, ForkFallbacks, Refused, Snapshot, Stepping, StepProgress
+from understudy_protocol.observer import (
+    Cause,
+    Consequence,
+    ForkFallbacks,
+    Refused,
+    SlowRank,
+    Snapshot,
+    Stepping,
+    StepProgress,
+)
 from understudy_protocol.rollouts import Rollouts, UpdateFailure
 from understudy_protocol.wire import WireError
 
@@ -141,6 +150,15 @@ def test_long_texts_are_truncated() -> None:
     assert len(repr(cut)) < 150_000
     assert len(str(after(in_round(1), cut))) < 150_000
     assert cut.waiting_for == "x" * 1999 + "…"
+
+
+def test_a_slow_rank_is_limited() -> None:
+    text = "x" * 100_000
+    cut = limited(replace(a_snapshot(), slow_rank=SlowRank(3, text, text, 150, -1.0, 1e300))).slow_rank
+    assert cut is not None
+    assert (len(cut.pod_name), len(cut.node), cut.late_s, cut.since) == (2000, 2000, 0.0, NOW)
+    with pytest.raises(WireError, match="slow_rank"):
+        limited(replace(a_snapshot(), slow_rank=SlowRank(1 << 40, "", "", 150, 0.1, NOW)))
 
 
 @pytest.mark.attack("B2", "a coordinator counts recoveries of a thousand strategies", before="each was a key in status")

@@ -157,6 +157,14 @@ def test_the_launcher_gets_the_setting_of_the_log_prefix():
     assert env(manifest(a_job(log_prefix=False)), "trainer")[names.ENV_LOG_PREFIX] == "false"
 
 
+def test_launcher_and_coordinator_get_the_setting_of_slow_ranks():
+    default, off = manifest(), manifest(a_job(slow_rank_percent=0))
+    assert names.ENV_SLOW_RANK_PERCENT not in env(default, "trainer")
+    assert env(off, "trainer")[names.ENV_SLOW_RANK_PERCENT] == "0"
+    assert names.JobShape("uid", "ns", "llm", 2, 8, 10, 3600.0).slow_rank_percent == 150
+    assert json.loads(env(off, names.SIDECAR_CONTAINER)[names.ENV_JOB])["slow_rank_percent"] == 0
+
+
 def test_an_entry_script_of_the_shell_finds_a_python_for_the_launcher():
     command = container(manifest(), "trainer")["command"]
     assert command[:2] == ["/bin/sh", "/understudy/launch"]

@@ -99,6 +99,7 @@ def test_another_difference_of_the_template_is_reported_with_its_field(template:
         ({"preload": ("json",)}, "launcher.preload is 'json', and 'the default' in the pool"),
         ({"python": "/usr/bin/python3"}, "launcher.python is '/usr/bin/python3', and '' in the pool"),
         ({"log_prefix": False}, "launcher.logPrefix"),
+        ({"slow_rank_percent": 0}, "launcher.slowRankPercent is 0, and 150 in the pool"),
         ({"on_sigterm": "Never"}, "termination.onSigterm"),
         ({"nologin_path": "/run/nologin"}, "faults.nodeFile"),
         ({"worker_grace_period_s": 0.0}, "recovery.workerGracePeriod is '0s', and 'the default' in the pool"),

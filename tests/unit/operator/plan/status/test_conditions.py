@@ -31,7 +31,7 @@ from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.refusals import Refusal, RefusalKind
 from understudy_operator.plan.intents import Event
 from understudy_operator.plan.status.events import plan_events
-from understudy_protocol.observer import ForkFallbacks
+from understudy_protocol.observer import ForkFallbacks, SlowRank
 
 
 def test_a_condition_keeps_its_time_until_it_flips():
@@ -246,3 +246,60 @@ def test_workers_that_cannot_be_forked_are_a_condition_until_they_are_forked():
     # then the condition stays while no coordinator reports, and ends once the workers are forked
     assert condition(after(status, None), "WorkersForked") == found
     assert condition(after(status, a_snapshot()), "WorkersForked")["status"] == "True"
+
+
+SLOW = SlowRank(3, "a0", "a-forged-node", 184, 0.412, NOW)
+
+
+def test_a_slow_rank_is_a_condition_until_it_is_slow_no_more():
+    # given a job without a slow rank, and without such a condition
+    before = status_of(observed(snapshot=a_snapshot()))
+    assert "SlowRank" not in [entry["type"] for entry in before["conditions"]]
+    # when the coordinator finds one
+    status = after(before, replace(a_snapshot(), slow_rank=SLOW))
+    found = condition(status, "SlowRank")
+    # then the condition names it, its pod, and the node on which the operator sees this pod
+    assert (found["status"], found["reason"]) == ("True", "OthersWait")
+    assert found["message"] == (
+        f"rank 3 (pod a0, node {A0.node}) makes each step 1.8 times as long: it entered the collectives of the last "
+        "ten steps 0.41 s after the others. The training continues. Check the node; understudy drain llm a0 replaces "
+        "the pod by a spare"
+    )
+    # and it stays while no coordinator reports, and ends with the finding
+    assert condition(after(status, None), "SlowRank") == found
+    assert condition(after(status, a_snapshot()), "SlowRank")["status"] == "False"
+
+
+def test_a_slow_rank_is_one_event_when_it_begins_to_be_slow():
+    # given a training in which a rank begins to be slow
+    slow = replace(a_snapshot(), slow_rank=SLOW)
+    before = status_of(observed(snapshot=a_snapshot()))
+    status = after(before, slow)
+    given = observed(a_job(status=before), snapshot=slow)
+    # then its user gets the condition's message as an event
+    expected = Event("Warning", "SlowRank", condition(status, "SlowRank")["message"])
+    assert plan_events(given, LEADERSHIP, a_status(status)) == (expected,)
+    # and no second one while it is slow, nor when it ends
+    for snapshot in (slow, a_snapshot()):
+        again = observed(a_job(status=status), snapshot=snapshot)
+        assert plan_events(again, LEADERSHIP, a_status(status_of(again))) == ()
+
+
+def test_a_slow_rank_changes_no_other_condition_and_starts_no_recovery():
+    before = status_of(observed(snapshot=a_snapshot()))
+    status = after(before, replace(a_snapshot(), slow_rank=SLOW))
+    others = [entry for entry in status["conditions"] if entry["type"] != "SlowRank"]
+    assert others == after(before, a_snapshot())["conditions"]
+    assert status.get("recoveries", []) == []
+
+
+def test_a_job_that_has_ended_has_no_slow_rank():
+    status = after(status_of(observed(snapshot=a_snapshot())), replace(a_snapshot(), slow_rank=SLOW))
+    ended = after(status, replace(a_snapshot(closed=SUCCEEDED), slow_rank=SLOW))
+    assert condition(ended, "SlowRank")["status"] == "False"
+
+
+def test_a_suspended_job_has_no_slow_rank():
+    status = after(status_of(observed(snapshot=a_snapshot())), replace(a_snapshot(), slow_rank=SLOW))
+    suspended = status_of(observed(a_job(status=status, spec={"suspend": True}), ()))
+    assert condition(suspended, "SlowRank")["status"] == "False"

@@ -1,0 +1,148 @@
+"""Finds the rank for which the others wait in each step, from the times at which all ranks enter their collectives.
+
+The argument: no rank leaves a collective before the last one has entered it, so the ranks of a group leave the last
+collective of a step together, and soon call step(). From there to its first collective of the next step, a rank waits
+for no other, so this time (its delay) is its own work. Both ends of it are of one machine's clock, so no clock offset
+between pods matters. In the last collective of a step, the delay also has the rank's waits in the earlier ones. For a
+slow rank these are the shortest. But if one rank works longer before it calls step() (rank 0 writes a log), its
+reference is later, and all others seem to be late in the last collective. So this collective counts only among three
+ranks or more: the majority shows which rank differs. Work between the last collective and step() is not seen, because a
+clock that differs would look the same.
+
+    lateness   of a rank in a step: its delay minus the median delay in the same collective (of two middle ones, the
+               earlier one); the greater one of the step's first and last collective
+    slow       in each of the ten steps, the rank was late by so much that the median step would take less time by the
+               factor without it: step / (step - lateness) >= percent / 100
+
+Rules: one step that is not late acquits a rank, so neither a save, an evaluation nor a garbage collection names one.
+The median step is that of the ten steps of all ranks, so that a save in the window hides no slow rank. With two ranks,
+the later one is slow. If more than half of the ranks are slow, they are the median, and none is named. Of several slow
+ranks, the slowest one is named. A finding ends with a window in which the rank was late in fewer than MOST steps. A
+lateness below LEAST_NS is noise.
+
+A window is decided once all ranks have reported it. If reports are missing, it is decided when a third later one has
+begun, by more than half of the ranks; it then ends no finding of a rank that has not reported. Ranks without a common
+collective are not compared. The content is the workers', so it is checked, and at most WINDOWS windows are kept.
+"""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from understudy_protocol.enums import NO_ROUND, RoundToken
+
+STEPS = 10
+MOST = 6  # steps of a window
+WINDOWS = 3
+LEAST_NS = 10_000_000
+#: Of two slow ranks, the one that is named stays so unless the other is later by this factor.
+KEEPS = 1.1
+MOST_PERCENT = 10_000
+_LONGEST_NS = 10**15
+_LARGEST = 10**18
+
+
+@dataclass(frozen=True)
+class Report:
+    """A rank's window: two collectives and delays of each step, as in CollectiveTimes."""
+
+    step_ns: int
+    collectives: Sequence[int]
+    delays_ns: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Lateness:
+    rank: int
+    percent: int  # the duration of a step, of the duration that it would have without this rank
+    late_ns: int  # the median of the ten steps
+
+
+def make_report(step_ns: int, collectives: Sequence[int], delays_ns: Sequence[int]) -> Report | None:
+    """None if no worker of ours can have sent it."""
+    if not len(collectives) == len(delays_ns) == 2 * STEPS or not 0 < step_ns < _LONGEST_NS:
+        return None
+    if not all(0 <= each < _LARGEST for each in collectives) or not all(0 <= each < _LONGEST_NS for each in delays_ns):
+        return None
+    return Report(step_ns, array("q", collectives), array("q", delays_ns))
+
+
+def find_slow_rank(reports: Mapping[int, Report], percent: int, known: int | None = None) -> Lateness | None:
+    """reports: of one window, by rank. known: the rank that is slow so far."""
+    if not reports:
+        return None
+    step_ns = median(report.step_ns for report in reports.values())
+    limit_ns = max(LEAST_NS, step_ns * (1 - 100 / percent))
+    late: dict[int, list[int]] = {rank: [] for rank in reports}
+    for step in range(STEPS):
+        of_step = _lateness(reports, step)
+        late = {rank: [*before, of_step.get(rank, 0)] for rank, before in late.items()}
+        late = {rank: ns for rank, ns in late.items() if rank == known or ns[-1] >= limit_ns}
+        if not late:
+            return None
+    if known in late and sum(ns >= limit_ns for ns in late[known]) < MOST:
+        del late[known]
+    if not late:
+        return None
+    slowest = max(late, key=lambda rank: median(late[rank]) * (KEEPS if rank == known else 1))
+    late_ns = int(median(late[slowest]))
+    without_ns = step_ns - late_ns
+    times = round(100 * step_ns / without_ns) if without_ns > 0 else MOST_PERCENT
+    return Lateness(slowest, min(times, MOST_PERCENT), late_ns)
+
+
+def _lateness(reports: Mapping[int, Report], step: int) -> dict[int, int]:
+    """How much later than the middle rank each rank entered a collective of this step."""
+    firsts: dict[int, list[tuple[int, int]]] = {}
+    lasts: dict[int, list[tuple[int, int]]] = {}
+    for rank, report in reports.items():
+        first, last = report.collectives[2 * step : 2 * step + 2]
+        firsts.setdefault(first, []).append((report.delays_ns[2 * step], rank))
+        if last != first:
+            lasts.setdefault(last, []).append((report.delays_ns[2 * step + 1], rank))
+    late: dict[int, int] = {}
+    for collectives, least in ((firsts, 2), (lasts, 3)):
+        for entries in collectives.values():
+            if len(entries) >= least:
+                middle_ns = sorted(entries)[(len(entries) - 1) // 2][0]
+                for delay_ns, rank in entries:
+                    late[rank] = max(delay_ns - middle_ns, late.get(rank, 0))
+    return late
+
+
+@dataclass
+class SlowRankWatch:
+    """The windows of the running round, and the finding."""
+
+    token: RoundToken = NO_ROUND
+    found: Lateness | None = None
+    since: float = 0.0  # when this rank was found
+    _decided: int = 0  # the newest window that was decided
+    _windows: dict[int, dict[int, Report]] = field(default_factory=dict)
+
+    def add(
+        self, token: RoundToken, window: int, rank: int, report: Report, ranks: int, percent: int, now: float
+    ) -> bool:
+        """A report of one of so many ranks. Return whether the finding has changed."""
+        if token != self.token:
+            self.token, self.found, self._decided, self._windows = token, None, 0, {}
+        if window <= self._decided:
+            return False
+        self._windows.setdefault(window, {})[rank] = report
+        if len(self._windows[window]) < ranks:
+            if len(self._windows) <= WINDOWS:
+                return False
+            window = min(self._windows)
+        return self._decide(window, ranks, percent, now)
+
+    def _decide(self, window: int, ranks: int, percent: int, now: float) -> bool:
+        reports, self._decided = self._windows[window], window
+        self._windows = {number: kept for number, kept in self._windows.items() if number > window}
+        known = None if self.found is None else self.found.rank
+        if 2 * len(reports) <= ranks or (known is not None and known not in reports):
+            return False
+        before, self.found = self.found, find_slow_rank(reports, percent, known)
+        if self.found is not None and self.found.rank != known:
+            self.since = now
+        return before != self.found

@@ -1,0 +1,171 @@
+"""When this rank enters the collectives of its steps, from torch's flight recorder, published in the page of step().
+
+The ranks of a training end each step together, so step times do not show which rank is slow. The slow rank is the one
+for which the others wait: it enters the collectives last. The coordinator compares the ranks
+(understudy_sidecar/membership/slow_ranks.py has the argument).
+
+For each of ten steps in a row, a window, this publishes the first and the last collective: its identity, which is the
+same on all ranks of its group, and the time from the end of the step before (the call of step()) to the entry. Both
+times are of this machine's clock. So the clocks of two pods are never compared.
+
+Rules: no thread, and no failure: any error ends the reports of this process. Most calls of step() only compare two
+numbers. All ranks have to report the same steps: a window ends at a multiple of STEPS x 2**k, counted from the start of
+the round, and each rank chooses k by itself. So the windows of a rank with a larger k are among those of the others.
+The time between two windows is at least PERIOD_S, and grows with the number of ranks, so that the coordinator gets at
+most 100 reports a second. It is also at least COST_FACTOR times the time that the last report took.
+
+With a GPU, the CPU may run ahead of it: then the entry into a collective says nothing about the rank. So a window
+counts only if the GPU had completed its work at each call of step(), for example because the script calls loss.item().
+"""
+
+import importlib
+import os
+import sys
+import zlib
+from bisect import bisect_right
+from time import perf_counter, time_ns
+from typing import Any, Callable, Optional
+
+ENV_SLOW_RANK_PERCENT = "UNDERSTUDY_SLOW_RANK_PERCENT"  # also in understudy_protocol.pod; 0: no reports
+STEPS = 10
+#: Words of the page: the number of the report, the steps of the round at its end, the median duration of its steps, for
+#: each step two collectives with their times, and the number again, which is written first.
+AREA_WORDS = 3 + 4 * STEPS + 1
+FIRST_WINDOW = 2 * STEPS  # the first steps compile and allocate
+PERIOD_S, PERIOD_PER_RANK_S = 10.0, 0.01
+COST_FACTOR = 200  # 0.5 % of the time
+NEVER = sys.maxsize
+_LONGEST_STRIDE = 1 << 40
+_BACKENDS = ("gloo", "nccl")
+_GROUP_BITS, _SEQUENCE_BITS = 28, 31  # together less than 10**18: msgspec reads more digits slowly
+
+Entry = tuple[int, int]  # Unix nanoseconds, and the identity of the collective
+
+
+class CollectiveReports:
+    """The reports of one process. area: its words of the page. read: the flight recorder as JSON, or None."""
+
+    def __init__(
+        self,
+        area: memoryview,
+        ranks: int,
+        read: Optional[Callable[[], Any]] = None,
+        clock: Callable[[], int] = time_ns,
+    ) -> None:
+        self._area, self._read, self._clock = area, read or read_flight_recorder, clock
+        self._period_s = PERIOD_S + PERIOD_PER_RANK_S * ranks
+        self._due = FIRST_WINDOW
+        self._ends: list[int] = []  # of the newest steps, from the step before the window on
+        self._waited = True  # for the GPU, at each of these
+        self._last = 0
+
+    @property
+    def record_from(self) -> int:
+        """The number of the step from which on `on_step` has to be called."""
+        return self._due - STEPS
+
+    def on_step(self, number: int) -> int:
+        """The step of this number in the round is done. Return the next number for which to call this."""
+        try:
+            self._on_step(number)
+        except Exception:  # noqa: BLE001 - the training must not fail for this
+            self._due = NEVER
+        return self.record_from
+
+    def _on_step(self, number: int) -> None:
+        if number != self._last + 1:
+            self._ends, self._waited = [], True
+        self._last = number
+        self._ends.append(self._clock())
+        self._waited = self._waited and has_waited_for_gpu()
+        if number < self._due:
+            return
+        begun, ends = perf_counter(), self._ends
+        step_ns = 0
+        if len(ends) == STEPS + 1:
+            step_ns = sorted(after - before for before, after in zip(ends, ends[1:]))[STEPS // 2]
+            steps = _steps(self._read(), ends) if self._waited and step_ns > 0 else None
+            if steps is not None:
+                self._publish(number, step_ns, steps)
+        self._ends, self._waited = ends[-1:], has_waited_for_gpu()
+        self._plan(number, step_ns, perf_counter() - begun)
+
+    def _plan(self, number: int, step_ns: int, took_s: float) -> None:
+        least_ns = max(self._period_s, COST_FACTOR * took_s) * 1e9
+        stride = STEPS
+        while stride * max(1, step_ns) < least_ns and stride < _LONGEST_STRIDE:
+            stride *= 2
+        self._due = (number // stride + 1) * stride if step_ns > 0 else number + STEPS + 1
+
+    def _publish(self, number: int, step_ns: int, steps: list[int]) -> None:
+        """The launcher reads the words in their order: if both numbers are equal, it has read one report."""
+        area = self._area
+        report = area[0] + 1
+        area[AREA_WORDS - 1] = report
+        area[1], area[2] = number, step_ns
+        for index, word in enumerate(steps, 3):
+            area[index] = word
+        area[0] = report
+
+
+def make_reports(area: memoryview) -> Optional[CollectiveReports]:
+    """None if the job wants no reports, or this process is no rank."""
+    if os.environ.get(ENV_SLOW_RANK_PERCENT) == "0":
+        return None
+    ranks = os.environ.get("WORLD_SIZE", "")
+    return CollectiveReports(area, int(ranks)) if ranks.isdecimal() and 1 < int(ranks) < 1 << 24 else None
+
+
+def has_waited_for_gpu() -> bool:
+    """Whether the GPU, if this process uses one, has completed all that it was given."""
+    cuda: Any = sys.modules.get("torch.cuda")
+    if cuda is None or not cuda.is_initialized():
+        return True
+    return not cuda.is_current_stream_capturing() and bool(cuda.current_stream().query())
+
+
+def read_flight_recorder() -> Any:
+    """JSON, or None if this torch has no flight recorder. torch is not imported here."""
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    dump = getattr(c10d, "_dump_fr_trace_json", None) or getattr(c10d, "_dump_nccl_trace_json", None)
+    return None if dump is None else dump(True, False)
+
+
+def read_entries(recorded: Any) -> list[Entry]:
+    """The collectives in the flight recorder, oldest first. Entries that are not understood are left out."""
+    content = importlib.import_module("json").loads(recorded)  # scripts that report no collectives need no json
+    entries = content.get("entries") if isinstance(content, dict) else None
+    found = (_entry(entry) for entry in entries) if isinstance(entries, list) else ()
+    return sorted(entry for entry in found if entry is not None)
+
+
+def _entry(entry: Any) -> Optional[Entry]:
+    if not isinstance(entry, dict) or entry.get("is_p2p") is not False:
+        return None
+    group, name = entry.get("process_group"), entry.get("profiling_name")
+    at, sequence = entry.get("time_created_ns"), entry.get("collective_seq_id")
+    group = group[0] if isinstance(group, list) and group else group
+    backend = name.partition(":")[0] if isinstance(name, str) else ""
+    if backend not in _BACKENDS or not isinstance(group, str) or type(at) is not int or type(sequence) is not int:
+        return None
+    of_group = zlib.crc32(f"{backend} {group}".encode(errors="replace")) & ((1 << _GROUP_BITS) - 1)
+    return at, of_group << _SEQUENCE_BITS | sequence & ((1 << _SEQUENCE_BITS) - 1)
+
+
+def _steps(recorded: Any, ends: list[int]) -> Optional[list[int]]:
+    """For each step its first and last collective, each with its time after the step before.
+
+    None if a step has no collective, or the flight recorder does not reach back to the first.
+    """
+    entries = read_entries(recorded) if recorded is not None else []
+    if not entries or entries[0][0] > ends[0]:
+        return None
+    words: list[int] = []
+    times = [at for at, _ in entries]
+    for before, after in zip(ends, ends[1:]):
+        of_step = entries[bisect_right(times, before) : bisect_right(times, after)]
+        if not of_step:
+            return None
+        for at, collective in (of_step[0], of_step[-1]):
+            words += (collective, at - before)
+    return words
