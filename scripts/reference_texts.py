@@ -24,8 +24,8 @@ CONDITIONS = {
     "PoolAvailable": "The pool of `spares.pool` can replace a lost pod. Absent without `spares.pool`.",
     "WorkersForked": "The fork server forks all workers. Absent until a pod reports that its workers are not forked. "
     "The message then names the cause and the fix.",
-    "SlowRank": "All ranks wait for one rank in each step. The message names the rank, its pod and its node. Absent until "
-    "a rank was found to be slow.",
+    "SlowRank": "All ranks wait for one rank in each step. The message names the rank, its pod and its node. Absent "
+    "until a rank was found to be slow.",
     "QuotaReserved": "Kueue has admitted the job. Absent without a queue.",
     "Completed": "The job has succeeded.",
     "Failed": "The job has failed. The message names the Job that failed, and why.",

@@ -37,22 +37,23 @@ COST_FACTOR = 200  # 0.5 % of the time
 NEVER = sys.maxsize
 _LONGEST_STRIDE = 1 << 40
 _BACKENDS = ("gloo", "nccl")
+_DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 _GROUP_BITS, _SEQUENCE_BITS = 28, 31  # together less than 10**18: msgspec reads more digits slowly
 
 Entry = tuple[int, int]  # Unix nanoseconds, and the identity of the collective
 
 
 class CollectiveReports:
-    """The reports of one process. area: its words of the page. read: the flight recorder as JSON, or None."""
+    """The reports of one process. area: its words of the page. read: the flight recorders as JSON."""
 
     def __init__(
         self,
         area: memoryview,
         ranks: int,
-        read: Optional[Callable[[], Any]] = None,
+        read: Callable[[], list[Any]] = lambda: read_flight_recorders(),
         clock: Callable[[], int] = time_ns,
     ) -> None:
-        self._area, self._read, self._clock = area, read or read_flight_recorder, clock
+        self._area, self._read, self._clock = area, read, clock
         self._period_s = PERIOD_S + PERIOD_PER_RANK_S * ranks
         self._due = FIRST_WINDOW
         self._ends: list[int] = []  # of the newest steps, from the step before the window on
@@ -124,19 +125,22 @@ def has_waited_for_gpu() -> bool:
     return not cuda.is_current_stream_capturing() and bool(cuda.current_stream().query())
 
 
-def read_flight_recorder() -> Any:
-    """JSON, or None if this torch has no flight recorder. torch is not imported here."""
+def read_flight_recorders() -> list[Any]:
+    """The content of each of torch's flight recorders as JSON: NCCL has its own one. torch is not imported here."""
     c10d = sys.modules.get("torch._C._distributed_c10d")
-    dump = getattr(c10d, "_dump_fr_trace_json", None) or getattr(c10d, "_dump_nccl_trace_json", None)
-    return None if dump is None else dump(True, False)
+    dumps = (getattr(c10d, name, None) for name in _DUMPS)
+    return [dump(True, False) for dump in dumps if dump is not None]
 
 
-def read_entries(recorded: Any) -> list[Entry]:
-    """The collectives in the flight recorder, oldest first. Entries that are not understood are left out."""
-    content = importlib.import_module("json").loads(recorded)  # scripts that report no collectives need no json
-    entries = content.get("entries") if isinstance(content, dict) else None
-    found = (_entry(entry) for entry in entries) if isinstance(entries, list) else ()
-    return sorted(entry for entry in found if entry is not None)
+def read_entries(recorded: list[Any]) -> list[Entry]:
+    """The collectives in the flight recorders, oldest first. Entries that are not understood are left out."""
+    json = importlib.import_module("json")  # scripts that report no collectives need not import it
+    found: set[Entry] = set()
+    for text in recorded:
+        content = json.loads(text)
+        entries = content.get("entries") if isinstance(content, dict) else None
+        found.update(filter(None, map(_entry, entries if isinstance(entries, list) else ())))
+    return sorted(found)
 
 
 def _entry(entry: Any) -> Optional[Entry]:
@@ -152,12 +156,12 @@ def _entry(entry: Any) -> Optional[Entry]:
     return at, of_group << _SEQUENCE_BITS | sequence & ((1 << _SEQUENCE_BITS) - 1)
 
 
-def _steps(recorded: Any, ends: list[int]) -> Optional[list[int]]:
+def _steps(recorded: list[Any], ends: list[int]) -> Optional[list[int]]:
     """For each step its first and last collective, each with its time after the step before.
 
     None if a step has no collective, or the flight recorder does not reach back to the first.
     """
-    entries = read_entries(recorded) if recorded is not None else []
+    entries = read_entries(recorded)
     if not entries or entries[0][0] > ends[0]:
         return None
     words: list[int] = []

@@ -11,11 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.torchrun.job import LIMIT_S
+from tests.cluster.torch_install import torch_version
+from tests.torchrun.job import LIMIT_S, Job, token
 from tests.torchrun.local_run import Start, local_runs
 from tests.unit.launcher.fake_sidecar import wait_for
+from understudy_protocol.launcher import CollectiveTimes
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(torch_version().startswith("2.6."), reason="this torch does not record the collectives of gloo"),
+]
 
 #: Steps of about 0.1 s until the file `end` exists. Rank 0 saves each tenth step, and all evaluate each 50th. The rank
 #: in SLOW takes 0.1 s more in each step. The windows that are compared end at the steps in the file `windows`.
@@ -93,3 +98,34 @@ def test_saves_and_evaluations_name_no_rank(start: Start, tmp_path: Path) -> Non
     assert run.wait(LIMIT_S) == 0
     # then no rank is named
     assert "SlowRank" not in log(tmp_path)
+
+
+#: Until rank 0 finds the file `stop`.
+OF_TORCHRUN = """
+import os, time
+import torch, torch.distributed as dist
+from understudy_torch import step
+dist.init_process_group("gloo")
+n = 0
+while True:
+    stop = torch.tensor([float(os.environ["RANK"] == "0" and os.path.exists(os.environ["HERE"] + "/stop"))])
+    dist.all_reduce(stop)
+    if stop.item(): break
+    n += 1
+    step(n)
+    time.sleep(0.02)
+dist.destroy_process_group()
+"""
+
+
+def test_workers_of_a_stock_torchrun_report_the_same_collectives(job: Job) -> None:
+    # given two members whose torchrun starts the workers itself
+    first, second = job.start(OF_TORCHRUN), job.start(OF_TORCHRUN)
+    job.join(first, second)
+    job.round(0, first, second)
+    # then both report the window that ends with their 20th step
+    reports = [member.sidecar.expect(CollectiveTimes) for member in (first, second)]
+    assert [(report.token, report.local_rank, report.window) for report in reports] == [(token(0), 0, 20)] * 2
+    assert reports[0].collectives == reports[1].collectives
+    assert len(set(reports[0].collectives)) == 10, "one in each step"
+    assert all(0 < delay_ns < 10**9 * LIMIT_S for report in reports for delay_ns in report.delays_ns)

@@ -118,7 +118,7 @@ def job_tree(
 
 
 def notes(job: Job) -> tuple[str, ...]:
-    """The messages of conditions that need attention: the job does not train, or it lacks pods or spares."""
+    """The messages of conditions that need attention: the job does not train, it lacks pods or spares, or it is slow."""
     found = [
         f"{condition.type} ({condition.reason}): {condition.message}"
         for condition in job.conditions
@@ -128,7 +128,7 @@ def notes(job: Job) -> tuple[str, ...]:
 
 
 def _is_trouble(kind: str, status: str, reason: str) -> bool:
-    if kind in ("Invalid", "Blocked", "Failed"):
+    if kind in ("Invalid", "Blocked", "Failed", "SlowRank"):
         return status == "True"
     if kind == "Ready":
         return (status == "False" and reason != "Completed") or reason == "Shrunk"

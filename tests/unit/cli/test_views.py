@@ -64,6 +64,8 @@ def test_a_large_job_shows_pods_in_trouble_the_coordinator_and_spares_before_oth
         (samples.condition("Blocked", "True", "QuotaExceeded", "quota"), True),
         (samples.condition("Blocked", "False", "Accepted", ""), False),
         (samples.condition("Invalid", "True", "InvalidSpec", "spec.x"), True),
+        (samples.condition("SlowRank", "True", "OthersWait", "rank 3 (pod w-0)"), True),
+        (samples.condition("SlowRank", "False", "NoneFound", ""), False),
         (samples.condition("PoolAvailable", "False", "NoSpareNeeded", "no rank is vacant"), False),
         (samples.condition("PoolAvailable", "False", "PoolEmpty", "the pool is empty"), True),
         (samples.condition("Completed", "True", "AllJobsCompleted", "done"), False),

@@ -51,6 +51,7 @@ def test_the_command_writes_the_launcher_the_entry_scripts_and_the_workers_packa
         "launch-torchrun",
         "with-understudy",
         "python/understudy_torch/__init__.py",
+        "python/understudy_torch/collectives.py",
         "python/understudy_torch/dcp.py",
         "python/understudy_torch/progress.py",
         "python/understudy_torch/py.typed",

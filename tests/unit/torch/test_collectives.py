@@ -1,4 +1,4 @@
-"""The reports of a worker: which steps it reports, what it reads from torch's flight recorder, and how it writes them."""
+"""The reports of a worker: of which steps, what it reads from torch's flight recorders, and how it writes them."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class Worker:
         self.reports = CollectiveReports(page, ranks, self._read, lambda: self.now)
         self.record_from = self.reports.record_from
 
-    def _read(self) -> bytes:
+    def _read(self) -> list[bytes]:
         self.reads += 1
         if self.fails:
             raise RuntimeError("no flight recorder")
-        return recorded(*self.entries)
+        return [recorded(*self.entries)]
 
     def step(self, count: int = 1) -> None:
         for _ in range(count):
@@ -207,7 +207,7 @@ def test_a_truncated_page_is_no_error(worker: Worker, files: StepFiles) -> None:
 
 def test_ranks_agree_on_a_collective_by_its_group_its_backend_and_its_number() -> None:
     def identity(**changes: Any) -> int:
-        return read_entries(recorded(entry(1, **changes)))[0][1]
+        return read_entries([recorded(entry(1, **changes))])[0][1]
 
     assert identity() == identity(thread_id="5", profiling_name="gloo:broadcast", process_group=["0", "undefined"])
     others = [
@@ -219,8 +219,8 @@ def test_ranks_agree_on_a_collective_by_its_group_its_backend_and_its_number() -
     assert identity(process_group="0") == identity()
 
 
-def test_entries_are_read_in_their_order() -> None:
-    found = read_entries(recorded(entry(30, 3), entry(10, 1), entry(20, 2)))
+def test_the_entries_of_all_flight_recorders_are_read_in_their_order() -> None:
+    found = read_entries([recorded(entry(30, 3), entry(10, 1)), recorded(entry(20, 2), entry(30, 3))])
     assert [at for at, _ in found] == [10, 20, 30]
 
 
@@ -241,25 +241,29 @@ def test_entries_are_read_in_their_order() -> None:
     ],
 )
 def test_entries_of_another_kind_are_left_out(odd: Any) -> None:
-    assert [at for at, _ in read_entries(recorded(odd, entry(9)))] == [9]
+    assert [at for at, _ in read_entries([recorded(odd, entry(9))])] == [9]
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", "null", '{"entries": 5}', '{"entries": {}}'])
 def test_a_flight_recorder_of_another_format_has_no_entries(content: str) -> None:
-    assert read_entries(content) == []
+    assert read_entries([content]) == []
 
 
 def test_a_torch_without_a_flight_recorder_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch._C._distributed_c10d", raising=False)
-    assert collectives.read_flight_recorder() is None
+    assert collectives.read_flight_recorders() == []
     monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", SimpleNamespace())
-    assert collectives.read_flight_recorder() is None
+    assert collectives.read_flight_recorders() == []
 
 
-def test_the_previous_name_of_the_dump_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = SimpleNamespace(_dump_nccl_trace_json=lambda *options: options)
+def test_the_flight_recorders_of_gloo_and_of_nccl_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a torch of a build with NCCL, whose collectives are in a flight recorder of their own
+    module = SimpleNamespace(
+        _dump_fr_trace_json=lambda *options: ("gloo", options), _dump_nccl_trace_json=lambda *options: ("nccl", options)
+    )
     monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", module)
-    assert collectives.read_flight_recorder() == (True, False)
+    # then both are read, with all entries and not only those that are active
+    assert collectives.read_flight_recorders() == [("gloo", (True, False)), ("nccl", (True, False))]
 
 
 # The GPU -------------------------------------------------------------------------------------------------------------
@@ -304,8 +308,12 @@ def job(monkeypatch: pytest.MonkeyPatch, files: StepFiles, **variables: str) -> 
 def module(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A torch whose flight recorder is empty. Return a list of its calls."""
     called: list[int] = []
-    found = SimpleNamespace(_dump_fr_trace_json=lambda *_: called.append(1) or recorded())
-    monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", found)
+
+    def dump(*options: bool) -> bytes:
+        called.append(1)
+        return recorded()
+
+    monkeypatch.setitem(sys.modules, "torch._C._distributed_c10d", SimpleNamespace(_dump_fr_trace_json=dump))
     return called
 
 

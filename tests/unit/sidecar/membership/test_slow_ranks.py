@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -309,9 +310,9 @@ def test_windows_that_never_complete_do_not_accumulate(watched: Watched) -> None
 # The coordinator -----------------------------------------------------------------------------------------------------
 
 
-def running(**shape: int) -> DrivenCoordinator:
+def running(percent: int = 150) -> DrivenCoordinator:
     """Two pods of two workers each, in a round."""
-    driven = DrivenCoordinator(2, nproc=2, **{"slow_rank_percent": 150, **shape})
+    driven = DrivenCoordinator(2, nproc=2, slow_rank_percent=percent)
     driven.join("active-0")
     driven.join("active-1")
     driven.report_started("active-0", "active-1")
@@ -344,7 +345,7 @@ def test_observers_get_news_when_a_finding_begins_and_ends() -> None:
     for window, training in enumerate([Training(4), Training(4, before=slow(3)), Training(4)], 1):
         report(driven, training, 20 * window)
         versions.append(driven.coordinator.state.version)
-    assert [after - before for before, after in zip(versions, versions[1:], strict=False)] == [0, 1, 1]
+    assert [after - before for before, after in pairwise(versions)] == [0, 1, 1]
 
 
 def test_the_next_round_has_no_finding() -> None:
@@ -356,7 +357,7 @@ def test_the_next_round_has_no_finding() -> None:
 
 @pytest.mark.parametrize("percent", [0, 100, -5])
 def test_a_job_that_wants_no_findings_gets_none(percent: int) -> None:
-    driven = running(slow_rank_percent=percent)
+    driven = running(percent)
     report(driven, Training(4, before=slow(3)))
     assert driven.coordinator.snapshot().slow_rank is None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from understudy_sidecar.membership.slow_ranks import STEPS, Report, make_report
 
@@ -53,7 +54,7 @@ class Training:
         return {rank: self._report(ends[rank], entries[rank]) for rank in range(self.ranks)}
 
     def _report(self, ends: list[int], entries: list[int]) -> Report:
-        durations = sorted(after - before for before, after in zip(ends, ends[1:], strict=False))
+        durations = sorted(after - before for before, after in pairwise(ends))
         first = 2 * (self.steps - STEPS)
         delays = [at - ends[number // 2] for number, at in enumerate(entries)]
         report = make_report(durations[STEPS // 2], range(first, first + 2 * STEPS), delays)
