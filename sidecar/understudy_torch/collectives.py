@@ -12,7 +12,7 @@ Rules: no thread, and no failure: any error ends the reports of this process. Mo
 numbers. All ranks have to report the same steps: a window ends at a multiple of STEPS x 2**k, counted from the start of
 the round, and each rank chooses k by itself. So the windows of a rank with a larger k are among those of the others.
 The time between two windows is at least PERIOD_S, and grows with the number of ranks, so that the coordinator gets at
-most 100 reports a second. It is also at least COST_FACTOR times the time that the last report took.
+most 100 reports a second on average. It is also at least COST_FACTOR times the time that the last report took.
 
 With a GPU, the CPU may run ahead of it: then the entry into a collective says nothing about the rank. So a window
 counts only if the GPU had completed its work at each call of step(), for example because the script calls loss.item().

@@ -118,7 +118,7 @@ def job_tree(
 
 
 def notes(job: Job) -> tuple[str, ...]:
-    """The messages of conditions that need attention: the job does not train, lacks pods or spares, or is slow."""
+    """The messages of conditions that need attention: the job does not train, is slow, or lacks pods or spares."""
     found = [
         f"{condition.type} ({condition.reason}): {condition.message}"
         for condition in job.conditions
