@@ -79,7 +79,7 @@ def files(tmp_path: Path) -> Iterator[StepFiles]:
 
 
 def page_of(files: StepFiles) -> memoryview:
-    return memoryview(mmap.mmap(files.inherited[1], progress.PAGE_BYTES)).cast("q")[progress.AREA_AT :]
+    return memoryview(mmap.mmap(files.inherited[1], 416)).cast("q")[8:]
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def worker(files: StepFiles) -> Worker:
 
 def test_worker_and_launcher_agree() -> None:
     assert collectives.ENV_SLOW_RANK_PERCENT == pod.ENV_SLOW_RANK_PERCENT
-    assert step_page._AREA.size == 8 * collectives.AREA_WORDS
+    assert step_page._AREA.size == 8 * 44
 
 
 def test_the_first_window_is_of_the_steps_11_to_20(worker: Worker, files: StepFiles) -> None:
@@ -178,7 +178,7 @@ def test_a_report_that_is_being_written_is_read_later(worker: Worker, files: Ste
     worker.step(20)
     words = page_of(files)
     (first,) = files.page.collectives_read(0)
-    words[collectives.AREA_WORDS - 1], words[1] = 2, 160
+    words[43], words[1] = 2, 160
     # when the launcher reads it, then it gets nothing
     assert files.page.collectives_read(0) == []
     # and the report once it is complete

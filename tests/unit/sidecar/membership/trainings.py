@@ -11,7 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from understudy_sidecar.membership.slow_ranks import STEPS, Report, make_report
+from understudy_sidecar.membership.slow_ranks import Report, make_report
+
+#: Of a window.
+STEPS = 10
 
 MS = 1_000_000
 SECOND = 1000 * MS
