@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cluster.paths import CHECKOUT
+
+pytestmark = pytest.mark.timeout(600)
 
 
 def suite(torch: Path, *options: str) -> subprocess.CompletedProcess[str]:

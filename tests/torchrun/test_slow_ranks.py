@@ -5,6 +5,7 @@ Real processes, real torch and gloo.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,8 @@ pytestmark = [
 ]
 
 #: Steps of about 0.1 s until the file `end` exists. Rank 0 saves each tenth step, and all evaluate each 50th. The rank
-#: in SLOW takes 0.1 s more in each step. The windows that are compared end at the steps in the file `windows`.
+#: in SLOW takes 1 s more in each step, which is long beside the noise of a busy machine. The windows that are compared
+#: end at the steps in the file `windows`.
 SCRIPT = """
 import os, time
 import torch, torch.distributed as dist
@@ -40,7 +42,7 @@ model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 n = 0
 while True:
-    time.sleep(0.2 if rank == slow else 0.1)
+    time.sleep(1.1 if rank == slow else 0.1)
     optimizer.zero_grad()
     model(torch.ones(8, 64)).sum().backward()
     optimizer.step()
@@ -74,13 +76,13 @@ def windows(folder: Path) -> list[int]:
 
 @pytest.mark.parametrize("start", [2], indirect=True)
 def test_a_slow_rank_is_named_with_its_pod_and_its_training_continues(start: Start, tmp_path: Path) -> None:
-    # given two members of two workers each, one of which takes 0.1 s more in each of its steps of 0.1 s
+    # given two members of two workers each, one of which takes 1 s more in each of its steps of 0.1 s
     run = start("--nodes", "2", "--spares", "0", "--nproc", "2", "--", sys.executable, "{train}")
     # then it is named
     wait_for(lambda: "SlowRank" in log(tmp_path), lambda: log(tmp_path), LIMIT_S)
     (line,) = [line for line in log(tmp_path).splitlines() if "SlowRank" in line]
     assert "SlowRank: rank 2 (pod " in line
-    assert "times as long: it entered the collectives of the last ten steps 0.1" in line
+    assert re.search(r"times as long: it entered the collectives of the last ten steps \d\.\d\d s after", line)
     # and the training goes on to its end in its first round
     (tmp_path / "end").touch()
     assert run.wait(LIMIT_S) == 0
