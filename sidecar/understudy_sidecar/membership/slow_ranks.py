@@ -17,8 +17,8 @@ clock that differs would look the same.
 Rules: one step that is not late acquits a rank, so neither a save, an evaluation nor a garbage collection names one.
 The median step is that of the ten steps of all ranks, so that a save in the window hides no slow rank. With two ranks,
 the later one is slow. If more than half of the ranks are slow, they are the median, and none is named. Of several slow
-ranks, the slowest one is named. A finding ends with a window in which the rank was late in fewer than MOST steps. A
-lateness below LEAST_NS is noise.
+ranks, the slowest one is named. A finding ends with a window in which the rank was late in fewer than STAYS_LATE steps.
+A lateness below LEAST_NS is noise.
 
 A window is decided once all ranks have reported it. If reports are missing, it is decided when a third later one has
 begun, by more than half of the ranks; it then ends no finding of a rank that has not reported. Ranks without a common
@@ -33,11 +33,12 @@ from statistics import median
 from understudy_protocol.enums import NO_ROUND, RoundToken
 
 STEPS = 10
-MOST = 6  # steps of a window
+#: A rank that is named stays so while it is late in this number of the ten steps.
+STAYS_LATE = 6
 WINDOWS = 3
 LEAST_NS = 10_000_000
 #: Of two slow ranks, the one that is named stays so unless the other is later by this factor.
-KEEPS = 1.1
+OTHER_IS_LATER_BY = 1.1
 MOST_PERCENT = 10_000
 _LONGEST_NS = 10**15
 _LARGEST = 10**18
@@ -81,11 +82,11 @@ def find_slow_rank(reports: Mapping[int, Report], percent: int, known: int | Non
         late = {rank: ns for rank, ns in late.items() if rank == known or ns[-1] >= limit_ns}
         if not late:
             return None
-    if known in late and sum(ns >= limit_ns for ns in late[known]) < MOST:
+    if known in late and sum(ns >= limit_ns for ns in late[known]) < STAYS_LATE:
         del late[known]
     if not late:
         return None
-    slowest = max(late, key=lambda rank: median(late[rank]) * (KEEPS if rank == known else 1))
+    slowest = max(late, key=lambda rank: median(late[rank]) * (OTHER_IS_LATER_BY if rank == known else 1))
     late_ns = int(median(late[slowest]))
     without_ns = step_ns - late_ns
     times = round(100 * step_ns / without_ns) if without_ns > 0 else MOST_PERCENT

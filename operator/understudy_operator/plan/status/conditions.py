@@ -113,14 +113,15 @@ def _slow_rank(observed: Observed, before: Mapping[str, Condition]) -> Iterator[
     if found is not None and not has_ended:
         # the operator's own pod: a tenant could forge the node's name
         node = next((pod.node for pod in observed.pods if pod.name == found.pod_name), "")
-        on_node, check = (f", node {node}", "Check the node; ") if node else ("", "")
+        on_node, check = (f", node {node}", "Check the node. ") if node else ("", "")
         yield (
             SLOW_RANK,
             True,
             "OthersWait",
             f"rank {found.rank} (pod {found.pod_name}{on_node}) makes each step {found.percent / 100:.1f} times as "
             f"long: it entered the collectives of the last ten steps {found.late_s:.2f} s after the others. The "
-            f"training continues. {check}understudy drain {job.name} {found.pod_name} replaces the pod by a spare",
+            f"training continues. {check}On a cluster, this replaces the pod by a spare: understudy drain {job.name} "
+            f"{found.pod_name}",
         )
     elif condition is not None and snapshot is None and not has_ended:
         yield unchanged(condition)

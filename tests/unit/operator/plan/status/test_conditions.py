@@ -262,8 +262,8 @@ def test_a_slow_rank_is_a_condition_until_it_is_slow_no_more():
     assert (found["status"], found["reason"]) == ("True", "OthersWait")
     assert found["message"] == (
         f"rank 3 (pod a0, node {A0.node}) makes each step 1.8 times as long: it entered the collectives of the last "
-        "ten steps 0.41 s after the others. The training continues. Check the node; understudy drain llm a0 replaces "
-        "the pod by a spare"
+        "ten steps 0.41 s after the others. The training continues. Check the node. On a cluster, this "
+        "replaces the pod by a spare: understudy drain llm a0"
     )
     # and it stays while no coordinator reports, and ends with the finding
     assert condition(after(status, None), "SlowRank") == found
