@@ -193,6 +193,10 @@ bench-snapshot:  ## how long a snapshot in memory blocks a training, and what th
 bench-step:  ## what a call of understudy_torch.step() costs: half a minute
 	$(PY) -m benchmarks.step $(ARGS)
 
+bench-slow-ranks:  ## whether ordinary trainings with saves and evaluations name a slow rank, which would be wrong: an hour; ARGS="--minutes 5" and the like
+	$(PY) -m tests.cluster torch
+	$(PY) -m benchmarks.slow_ranks $(ARGS)
+
 bench-rollout:  ## what a weight update and the gateway cost: three minutes; ARGS="--runs 3" and the like
 	$(PY) -m benchmarks.rollout $(ARGS)
 

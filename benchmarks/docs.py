@@ -35,6 +35,7 @@ from benchmarks.rendezvous.goals import GOALS as RENDEZVOUS
 from benchmarks.report import RESULTS
 from benchmarks.rollout.goals import GOALS as ROLLOUT
 from benchmarks.scale.table import cost_rows
+from benchmarks.slow_ranks import GOALS as SLOW_RANKS
 from benchmarks.snapshot import GOALS as SNAPSHOT
 from benchmarks.step import GOALS as STEP
 from benchmarks.webhook.goals import GOALS as WEBHOOK
@@ -58,6 +59,7 @@ GOALS: dict[str, Sequence[Goal]] = {
     "hostile": HOSTILE,
     "pool": POOL,
     "rollout": ROLLOUT,
+    "slow-ranks": SLOW_RANKS,
     "snapshot": SNAPSHOT,
     "step": STEP,
     "webhook": WEBHOOK,

@@ -58,6 +58,9 @@ UNITS = {
     "messages_in": "messages",
     "mb_out": "MB",
     "mb_in": "MB",
+    "minutes": "min",
+    "windows": "windows",
+    "false_alarms": "alarms",
 }
 
 

@@ -21,10 +21,13 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
 @contextmanager
-def local_runs(folder: Path, torch: Path, script: str, *options: str, **variables: str) -> Iterator[Start]:
+def local_runs(
+    folder: Path, torch: Path, script: str, *options: str, run: str = "", **variables: str
+) -> Iterator[Start]:
     """Starts runs with these options; {train} in the words is the path of the script, and HERE in its environment the
-    folder, which also has the log. variables: of its environment.
+    folder, which also has the log. run: the name, by default run_name(). variables: of its environment.
     """
+    name = run or run_name()
     auto.torchrun_script(folder)
     (folder / "train.py").write_text(script)
     env = plain_environment() | {
@@ -38,12 +41,12 @@ def local_runs(folder: Path, torch: Path, script: str, *options: str, **variable
 
     def start(*words: str) -> subprocess.Popen[bytes]:
         command = [word.replace("{train}", str(folder / "train.py")) for word in words]
-        own = [*UNDERSTUDY, "--plain", "--name", run_name(), *options]
+        own = [*UNDERSTUDY, "--plain", "--name", name, *options]
         with (folder / "log").open("wb") as log:
             started.append(subprocess.Popen([*own, *command], env=env, stdout=log, stderr=subprocess.STDOUT))
         return started[-1]
 
-    shutil.rmtree(run_folder.of(run_name()).path, ignore_errors=True)  # of a run before, which would answer
+    shutil.rmtree(run_folder.of(name).path, ignore_errors=True)  # of a run before, which would answer
     try:
         yield start
     finally:

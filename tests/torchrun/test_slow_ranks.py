@@ -15,6 +15,7 @@ import pytest
 from tests.cluster.torch_install import torch_version
 from tests.torchrun.job import LIMIT_S, Job, token
 from tests.torchrun.local_run import Start, local_runs
+from tests.torchrun.windows import NOTE_WINDOWS, windows
 from tests.unit.launcher.fake_sidecar import wait_for
 from understudy_protocol.launcher import CollectiveTimes
 
@@ -26,17 +27,11 @@ pytestmark = [
 #: Steps of about 0.1 s until the file `end` exists. Rank 0 saves each tenth step, and all evaluate each 50th. The rank
 #: in SLOW takes 1 s more in each step, which is long beside the noise of a busy machine. The windows that are compared
 #: end at the steps in the file `windows`.
-SCRIPT = """
-import os, time
+SCRIPT = f"""{NOTE_WINDOWS}
+import time
 import torch, torch.distributed as dist
-from understudy_torch import collectives, step
+from understudy_torch import step
 here, rank, slow = os.environ["HERE"], int(os.environ["RANK"]), int(os.environ["SLOW"])
-publish = collectives.CollectiveReports._publish
-def note(reports, number, step_ns, steps):
-    publish(reports, number, step_ns, steps)
-    with open(here + "/windows", "a") as file:
-        file.write(f"{rank} {number}\\n")
-collectives.CollectiveReports._publish = note
 dist.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -67,13 +62,6 @@ def log(folder: Path) -> str:
     return (folder / "log").read_text()
 
 
-def windows(folder: Path) -> list[int]:
-    """The windows that all four ranks have reported, by their last step."""
-    lines = (folder / "windows").read_text().splitlines() if (folder / "windows").exists() else []
-    numbers = [int(line.split()[1]) for line in lines]
-    return sorted(number for number in set(numbers) if numbers.count(number) == 4)
-
-
 @pytest.mark.parametrize("start", [2], indirect=True)
 def test_a_slow_rank_is_named_with_its_pod_and_its_training_continues(start: Start, tmp_path: Path) -> None:
     # given two members of two workers each, one of which takes 1 s more in each of its steps of 0.1 s
@@ -95,7 +83,7 @@ def test_saves_and_evaluations_name_no_rank(start: Start, tmp_path: Path) -> Non
     # given a training whose rank 0 saves each tenth step, and whose ranks evaluate
     run = start("--nodes", "2", "--spares", "0", "--nproc", "2", "--", sys.executable, "{train}")
     # when all ranks have reported three windows
-    wait_for(lambda: len(windows(tmp_path)) >= 3, lambda: log(tmp_path), LIMIT_S)
+    wait_for(lambda: len(windows(tmp_path, ranks=4)) >= 3, lambda: log(tmp_path), LIMIT_S)
     (tmp_path / "end").touch()
     assert run.wait(LIMIT_S) == 0
     # then no rank is named
