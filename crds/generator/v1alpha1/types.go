@@ -551,10 +551,11 @@ type Launcher struct {
 	// +kubebuilder:default=true
 	LogPrefix *bool `json:"logPrefix,omitempty"`
 
-	// When a rank counts as slow: if it makes each of ten steps in a row at least so
-	// long, in percent of the time that the step would take without this rank. The
-	// condition SlowRank then names it, its pod and its node; nothing restarts. Between
-	// 110 and 1000, or 0 if no rank counts as slow. Default: 150.
+	// When a rank counts as slow: if each of ten steps in a row takes at least so long
+	// because of it, in percent of the time that the step would take without this rank.
+	// If this is so in three comparisons in a row, the condition SlowRank names the rank,
+	// its pod and its node; nothing restarts. Between 110 and 1000, or 0 if no rank counts
+	// as slow. Default: 150.
 	// +optional
 	// +kubebuilder:default=150
 	// +kubebuilder:validation:XValidation:rule="self == 0 || (self >= 110 && self <= 1000)",message="launcher.slowRankPercent must be between 110 and 1000, or 0 to look for no slow rank: 150 means that a rank is slow if each step takes 1.5 times as long because of it"

@@ -14,7 +14,9 @@ clock that differs would look the same.
     slow       in each of the ten steps, the rank was late by so much that the median step would take less time by the
                factor without it: step / (step - lateness) >= percent / 100
 
-Rules: one step that is not late acquits a rank, so neither a save, an evaluation nor a garbage collection names one.
+Rules: one step that is not late acquits a rank, so neither a save, an evaluation nor a garbage collection names one. A
+rank is named once it was slow in IN_A_ROW windows in a row, because ten steps may take only a second: on a busy machine
+a rank waits so long for a CPU (1 of 221 windows, in three trainings of an hour that shared two cores).
 The median step is that of the ten steps of all ranks, so that a save in the window hides no slow rank. With two ranks,
 the later one is slow. If more than half of the ranks are slow, they are the median, and none is named. Of several slow
 ranks, the slowest one is named. A finding ends with a window in which the rank was late in fewer than STAYS_LATE steps.
@@ -36,6 +38,8 @@ STEPS = 10
 #: A rank that is named stays so while it is late in this number of the ten steps.
 STAYS_LATE = 6
 WINDOWS = 3
+#: The windows in a row in which a rank has to be slow before it is named.
+IN_A_ROW = 3
 LEAST_NS = 10_000_000
 #: Of two slow ranks, the one that is named stays so unless the other is later by this factor.
 OTHER_IS_LATER_BY = 1.1
@@ -69,10 +73,10 @@ def make_report(step_ns: int, collectives: Sequence[int], delays_ns: Sequence[in
     return Report(step_ns, array("q", collectives), array("q", delays_ns))
 
 
-def find_slow_rank(reports: Mapping[int, Report], percent: int, known: int | None = None) -> Lateness | None:
-    """reports: of one window, by rank. known: the rank that is slow so far."""
+def find_slow_ranks(reports: Mapping[int, Report], percent: int, known: int | None = None) -> list[Lateness]:
+    """The slowest one first. reports: of one window, by rank. known: the rank that is named so far."""
     if not reports:
-        return None
+        return []
     step_ns = median(report.step_ns for report in reports.values())
     limit_ns = max(LEAST_NS, step_ns * (1 - 100 / percent))
     late: dict[int, list[int]] = {rank: [] for rank in reports}
@@ -81,16 +85,17 @@ def find_slow_rank(reports: Mapping[int, Report], percent: int, known: int | Non
         late = {rank: [*before, of_step.get(rank, 0)] for rank, before in late.items()}
         late = {rank: ns for rank, ns in late.items() if rank == known or ns[-1] >= limit_ns}
         if not late:
-            return None
+            return []
     if known in late and sum(ns >= limit_ns for ns in late[known]) < STAYS_LATE:
         del late[known]
-    if not late:
-        return None
-    slowest = max(late, key=lambda rank: median(late[rank]) * (OTHER_IS_LATER_BY if rank == known else 1))
-    late_ns = int(median(late[slowest]))
+    slowest = sorted(late, key=lambda rank: -median(late[rank]) * (OTHER_IS_LATER_BY if rank == known else 1))
+    return [_as_lateness(rank, step_ns, int(median(late[rank]))) for rank in slowest]
+
+
+def _as_lateness(rank: int, step_ns: float, late_ns: int) -> Lateness:
     without_ns = step_ns - late_ns
     times = round(100 * step_ns / without_ns) if without_ns > 0 else MOST_PERCENT
-    return Lateness(slowest, min(times, MOST_PERCENT), late_ns)
+    return Lateness(rank, min(times, MOST_PERCENT), late_ns)
 
 
 def _lateness(reports: Mapping[int, Report], step: int) -> dict[int, int]:
@@ -120,6 +125,7 @@ class SlowRankWatch:
     found: Lateness | None = None
     since: float = 0.0  # when this rank was found
     _decided: int = 0  # the newest window that was decided
+    _in_a_row: dict[int, int] = field(default_factory=dict)  # by slow rank: the windows in a row in which it was slow
     _windows: dict[int, dict[int, Report]] = field(default_factory=dict)
 
     def add(
@@ -127,7 +133,7 @@ class SlowRankWatch:
     ) -> bool:
         """A report of one of so many ranks. Return whether the finding has changed."""
         if token != self.token:
-            self.token, self.found, self._decided, self._windows = token, None, 0, {}
+            self.token, self.found, self._decided, self._in_a_row, self._windows = token, None, 0, {}, {}
         if window <= self._decided:
             return False
         self._windows.setdefault(window, {})[rank] = report
@@ -143,7 +149,10 @@ class SlowRankWatch:
         known = None if self.found is None else self.found.rank
         if 2 * len(reports) <= ranks or (known is not None and known not in reports):
             return False
-        before, self.found = self.found, find_slow_rank(reports, percent, known)
+        slow = find_slow_ranks(reports, percent, known)
+        self._in_a_row = {one.rank: self._in_a_row.get(one.rank, 0) + 1 for one in slow}
+        named = (one for one in slow if self._in_a_row[one.rank] >= IN_A_ROW)
+        before, self.found = self.found, next(named, None)
         if self.found is not None and self.found.rank != known:
             self.since = now
         return before != self.found
