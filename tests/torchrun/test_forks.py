@@ -368,7 +368,7 @@ def test_a_second_torchrun_is_rejected(start: Start) -> None:
 
 
 def test_a_torchrun_that_is_no_part_of_the_job_trains_alone(start: Start, folder: Path) -> None:
-    (folder / "check.py").write_text("import os; print('checked', os.environ['WORLD_SIZE'], flush=True)\n")
+    (folder / "check.py").write_text("import os; os.write(1, f\"checked {os.environ['WORLD_SIZE']}\\n\".encode())\n")
     check = "env -u UNDERSTUDY_TORCHRUN_SOCKET torchrun --standalone --nproc-per-node=2 $HERE/check.py"
     member = start(RECORDS, "bash", "-c", f"{check} && exec torchrun {{train}}")
     member.join()
