@@ -15,11 +15,12 @@ from __future__ import annotations
 import argparse
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from benchmarks.goals import UNDERSTUDY, Goal
 from benchmarks.records import Sample
 from benchmarks.report import add_arguments, open_journal, show
 from tests.cluster import Cluster
-from tests.torchrun.local_run import Start, local_runs
+from tests.torchrun.local_run import local_runs
 from tests.torchrun.windows import NOTE_WINDOWS, windows
 
 RANKS, MINUTES = 4, 60
@@ -111,54 +112,68 @@ GOALS = tuple(Goal(training.name, RANKS, "false_alarms", at_most=0, of_largest=T
 
 
 class TrainingEnded(Exception):
-    """A training has ended, or a fault has happened in it: its windows show nothing."""
+    """A training has ended, had a fault, or reported no window: the run shows nothing."""
+
+
+@dataclass(frozen=True)
+class Run:
+    process: subprocess.Popen[bytes]
+    folder: Path
 
 
 def measure(minutes: float, run: int) -> list[Sample]:
     """Raises TrainingEnded."""
     torch = Cluster().torch_path
     with ExitStack() as stack:
-        folders = {}
-        for training in TRAININGS:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"slow-ranks-{training.name}-")))
-            (folder / "uneven.py").write_text(UNEVEN)
-            start = stack.enter_context(local_runs(folder, torch, WRAPPER, run=f"slow-ranks-{training.name}"))
-            folders[training.name] = folder
-            stack.enter_context(_Running(training, start, folder))
-        _wait(folders, minutes)
-        return [_sample(name, folder, minutes, run) for name, folder in folders.items()]
+        runs = {training.name: stack.enter_context(_started(training, torch)) for training in TRAININGS}
+        _wait(runs, minutes)
+        return [_sample(name, one.folder, minutes, run) for name, one in runs.items()]
 
 
-class _Running:
+@contextmanager
+def _started(training: Training, torch: Path) -> Iterator[Run]:
     """Ends the training as Ctrl-C does, so that nothing of it stays."""
+    name = f"slow-ranks-{training.name}"
+    with tempfile.TemporaryDirectory(prefix=name) as path, local_runs(Path(path), torch, WRAPPER, run=name) as start:
+        Path(path, "uneven.py").write_text(UNEVEN)
+        words = [word.replace("HERE", path) for word in training.words]
+        process = start(*SIZE, *training.options, "--", sys.executable, "-u", "{train}", *words)
+        try:
+            yield Run(process, Path(path))
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(END_S)
 
-    def __init__(self, training: Training, start: Start, folder: Path) -> None:
-        words = [word.replace("HERE", str(folder)) for word in training.words]
-        self._process = start(*SIZE, *training.options, "--", sys.executable, "-u", "{train}", *words)
 
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, *_: object) -> None:
-        self._process.send_signal(signal.SIGINT)
-        self._process.wait(END_S)
-
-
-def _wait(folders: dict[str, Path], minutes: float) -> None:
+def _wait(runs: Mapping[str, Run], minutes: float) -> None:
     end, printed_at = time.monotonic() + 60 * minutes, time.monotonic()
     while time.monotonic() < end:
         time.sleep(1)
-        for name, folder in folders.items():
-            text = (folder / "log").read_text(errors="replace")
-            if "FaultDetected" in text or "JobFailed" in text:
-                shutil.copy(folder / "log", CHECKOUT / "build" / f"slow-ranks-{name}.log")
-                raise TrainingEnded(f"{name}: see build/slow-ranks-{name}.log")
+        for name, run in runs.items():
+            if trouble := describe_trouble(run.process.poll(), run.folder):
+                _fail(name, run, trouble)
         if time.monotonic() - printed_at > 60:
             printed_at = time.monotonic()
-            print(
-                {name: (len(windows(folder, RANKS)), len(alarms(folder))) for name, folder in folders.items()},
-                flush=True,
-            )
+            counts = {name: (len(windows(run.folder, RANKS)), len(alarms(run.folder))) for name, run in runs.items()}
+            print(f"windows and false alarms: {counts}", flush=True)
+    for name, run in runs.items():
+        if not windows(run.folder, RANKS):
+            _fail(name, run, "its ranks have reported no window")
+
+
+def _fail(name: str, run: Run, trouble: str) -> None:
+    log = CHECKOUT / "build" / f"slow-ranks-{name}.log"
+    log.parent.mkdir(exist_ok=True)
+    shutil.copy(run.folder / "log", log)
+    raise TrainingEnded(f"{name}: {trouble}: see {log.relative_to(CHECKOUT)}")
+
+
+def describe_trouble(code: int | None, folder: Path) -> str:
+    """Why the windows of the training show nothing; "" if they count. code: of its process, None while it runs."""
+    if code is not None:
+        return f"the training has ended with exit code {code}"
+    text = (folder / "log").read_text(errors="replace")
+    return "a fault has happened" if "FaultDetected" in text or "JobFailed" in text else ""
 
 
 def _sample(name: str, folder: Path, minutes: float, run: int) -> Sample:

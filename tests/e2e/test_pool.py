@@ -43,8 +43,8 @@ RECOVERED_S = 90
 REPLACED = ("SpareSwap", "PodRecreate")
 #: Kills for each kind of claim. `make e2e-kills` kills 50 times, which takes twenty minutes.
 KILLS = int(os.environ.get("UNDERSTUDY_KILLS", "1"))
-#: The least time of a refill, so that there is a time without a spare. If a job has lost its
-#: coordinator, the operator may appoint another one, and so claim, only after twice the coordinatorLossTimeout (20 s).
+#: The least time of a refill, so that there is a time without a spare. If a job has lost its coordinator, the operator
+#: may appoint another one, and so claim, only after twice the coordinatorLossTimeout (20 s).
 REFILL_S = 25
 MakeJob = Callable[..., PlainJob]
 MakePool = Callable[..., SharedPool]

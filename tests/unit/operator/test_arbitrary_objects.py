@@ -316,9 +316,11 @@ CPU_S, CPU_S_PER_BYTE = 0.3, 1e-5
 def little_cpu_time(size: int) -> Iterator[None]:
     gc.disable()  # of what earlier examples have left: a collection takes half a second
     began = time.thread_time()
-    yield
-    took = time.thread_time() - began
-    gc.enable()
+    try:
+        yield
+        took = time.thread_time() - began
+    finally:
+        gc.enable()
     assert took < CPU_S + CPU_S_PER_BYTE * size
 
 
