@@ -186,9 +186,9 @@ _OF_RESULTS: dict[tuple[str, str], tuple[str, str, Callable[[Path], Sequence[tab
     ("simulation", "nights"): ("nights.json", "make test-all", lambda file: night_rows(read_nights(file))),
     ("frameworks", "matrix"): ("frameworks.json", "make frameworks", lambda file: matrix_rows(read_results(file))),
     ("frameworks", "runs"): ("frameworks.json", "make frameworks", lambda file: framework_run_rows(read_results(file))),
-    ("soak", "run"): ("soak.json", "make soak", lambda file: run_rows(json.loads(file.read_text()))),
-    ("soak", "faults"): ("soak.json", "make soak", lambda file: fault_rows(json.loads(file.read_text()))),
-    ("soak", "checks"): ("soak.json", "make soak", lambda file: check_rows(json.loads(file.read_text()))),
+    ("soak", "run"): ("soak.json", "make soak", lambda file: run_rows(json.loads(file.read_text())["runs"])),
+    ("soak", "faults"): ("soak.json", "make soak", lambda file: fault_rows(json.loads(file.read_text())["runs"])),
+    ("soak", "checks"): ("soak.json", "make soak", lambda file: check_rows(json.loads(file.read_text())["runs"])),
 }
 
 

@@ -1,7 +1,7 @@
 """`make soak HOURS=n SEED=s`: trainings and an RL job on the local cluster, under random faults.
 
 Stop it at any time: the same command continues with the next fault, until all cycles together have taken the hours. A
-run writes into <cache>/soak; only the report goes to benchmarks/results/soak.json.
+run writes into <cache>/soak; only its results go to benchmarks/results/soak.json, beside those of other seeds.
 """
 
 import argparse
@@ -15,24 +15,26 @@ from typing import Any
 from benchmarks.tables import plain
 from tests.cluster.paths import CHECKOUT, Paths
 from tests.soak.journal import read_journal
-from tests.soak.report import check_rows, fault_rows, run_rows, summary
+from tests.soak.report import check_rows, fault_rows, run_rows, summary, with_run
 from tests.soak.run import Soak, print_line
 
 RESULT = CHECKOUT / "benchmarks" / "results" / "soak.json"
 
 
 def report(journal: Path) -> int:
-    """Write and print the report. Returns 1 if an invariant was broken."""
+    """Write and print the results of this seed. Returns 1 if an invariant was broken."""
     result = summary(read_journal(journal))
     if not result["pieces"]:
-        print("stopped before the first fault: there is nothing to report, and the former report stays")
+        print("stopped before the first fault: there is nothing to report, and the former results stay")
         return 0
+    earlier = json.loads(RESULT.read_text())["runs"] if RESULT.exists() else []
     RESULT.parent.mkdir(parents=True, exist_ok=True)
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
-    for rows in (run_rows(result), fault_rows(result), check_rows(result)):
+    RESULT.write_text(json.dumps({"runs": with_run(earlier, result)}, indent=1) + "\n")
+    for rows in (run_rows([result]), fault_rows([result]), check_rows([result])):
         print(plain(rows), end="\n\n")
     for violation in result["violations"]:
-        print(f"violation of {violation['invariant']}: {violation['sentences'][0]}\n  see {violation['evidence']}")
+        evidence = journal.parent.parent / violation["evidence"]
+        print(f"violation of {violation['invariant']}: {violation['sentences'][0]}\n  see {evidence}")
     print(f"written: {RESULT.relative_to(CHECKOUT)}; the journal: {journal}")
     return 1 if result["violations"] else 0
 

@@ -1,11 +1,13 @@
-"""A soak's results from its journal: benchmarks/results/soak.json, and rows for docs/contributors/benchmarks.md. Pure.
+"""The results of soaks, for benchmarks/results/soak.json, and their rows for docs/contributors/benchmarks.md. Pure.
 
-The JSON has each measured pause, so that the percentiles can be computed again, and each violation with its fault, its
+The JSON has a list of runs, one for each seed. The runs may come from different machines, and the tables sum them up. A
+run has each measured pause, so that the percentiles can be computed again, and each violation with its fault, its
 sentences, and the folder in the cache with logs, statuses and the training's own report.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from tests.soak.draw import Kind
@@ -14,6 +16,7 @@ from tests.soak.invariants import BOUNDS_PER_HOUR, Sample, Trend, percentiles, t
 Raw = dict[str, Any]
 Row = tuple[str, ...]
 
+_BOUNDS = ", ".join(f"{bound:g} {unit}" for unit, bound in BOUNDS_PER_HOUR.items())
 #: Every soak checks them; in the order of the table.
 INVARIANTS = {
     "losses": "every step has the loss of a run without faults (relative tolerance 1e-6)",
@@ -22,16 +25,17 @@ INVARIANTS = {
     "truth": "status reports pauses to 10 % or 0.2 s, and the fault if its victim is certain",
     "recovery": "each training continues within the limit, and only the faults that have to stop it do",
     "answers": "rollout servers answer with whole weights",
-    "leaks": "memory, open files and objects do not grow by more than the bound",
+    "leaks": f"the memory and open files of a process, and objects, do not grow by more in an hour than: {_BOUNDS}",
 }
 
 
 def summary(entries: Sequence[Raw]) -> Raw:
     outcomes = [entry for entry in entries if entry["event"] == "outcome"]
     began = [entry for entry in entries if entry["event"] == "began"]
+    seed = began[0]["seed"] if began else None
     found = trends(samples_of(entries))
     return {
-        "seed": began[0]["seed"] if began else None,
+        "seed": seed,
         "commits": list(dict.fromkeys(entry["commit"] for entry in began)),
         "pieces": len(began),
         "hours": round(sum(entry.get("seconds", 0.0) for entry in outcomes) / 3600, 2),
@@ -41,8 +45,8 @@ def summary(entries: Sequence[Raw]) -> Raw:
         "answers": sum(entry.get("answers", 0) for entry in outcomes),
         "faults": {kind.value: _of_kind(kind, outcomes) for kind in Kind},
         "checks": {**Counter(name for entry in outcomes for name in entry.get("checked", ())), "leaks": len(found)},
-        "trends": {"bounds_per_hour": BOUNDS_PER_HOUR, "steepest": _steepest(found)},
-        "violations": [*(entry for entry in entries if entry["event"] == "violation"), *_leaks(found)],
+        "steepest": _steepest(found),
+        "violations": [*(entry for entry in entries if entry["event"] == "violation"), *_leaks(found, seed)],
     }
 
 
@@ -68,16 +72,20 @@ def _of_kind(kind: Kind, outcomes: Iterable[Raw]) -> Raw:
         "skipped_because": reasons,
         "interrupted": results["interrupted"],
         "paused_s": paused,
-        "p50_p90_max_s": percentiles(paused),
     }
 
 
-def _leaks(found: Iterable[Trend]) -> Iterator[Raw]:
+def _leaks(found: Iterable[Trend], seed: int | None) -> Iterator[Raw]:
     """The leaks as violations. The samples in the journal are the evidence."""
     for trend in found:
         if trend.is_leak:
             sentence = f"{trend.series}: {trend.per_hour:g} {trend.unit} more in an hour"
-            yield {"event": "violation", "invariant": "leaks", "sentences": [sentence], "evidence": "the journal"}
+            yield {
+                "event": "violation",
+                "invariant": "leaks",
+                "sentences": [sentence],
+                "evidence": f"soak/seed-{seed}.jsonl",
+            }
 
 
 def _steepest(found: Sequence[Trend]) -> Raw:
@@ -88,36 +96,44 @@ def _steepest(found: Sequence[Trend]) -> Raw:
     return steepest
 
 
-def fault_rows(result: Raw) -> list[Row]:
+def with_run(runs: Sequence[Raw], new: Raw) -> list[Raw]:
+    """The runs with the new one. It replaces an earlier run of its seed."""
+    return sorted([*(run for run in runs if run["seed"] != new["seed"]), new], key=lambda run: run["seed"])
+
+
+def fault_rows(runs: Sequence[Raw]) -> list[Row]:
     rows: list[Row] = [("fault", "made", "skipped", "trainings stopped", "p50 s", "p90 s", "max s")]
-    for kind, found in result["faults"].items():
-        times = [f"{seconds:.2f}" for seconds in found["p50_p90_max_s"]] or ["", "", ""]
-        rows.append((kind, str(found["made"]), str(found["skipped"]), str(len(found["paused_s"])), *times))
-    total = [sum(found[name] for found in result["faults"].values()) for name in ("made", "skipped")]
-    stopped = [seconds for found in result["faults"].values() for seconds in found["paused_s"]]
-    times = [f"{seconds:.2f}" for seconds in percentiles(stopped)] or ["", "", ""]
-    rows.append(("all", *map(str, total), str(len(stopped)), *times))
+    rows += [(kind.value, *_sums([run["faults"][kind.value] for run in runs])) for kind in Kind]
+    rows.append(("all", *_sums([found for run in runs for found in run["faults"].values()])))
     return rows
 
 
-def check_rows(result: Raw) -> list[Row]:
-    violations = Counter(entry["invariant"] for entry in result["violations"])
+def _sums(found: Sequence[Raw]) -> Row:
+    paused = list(chain.from_iterable(one["paused_s"] for one in found))
+    times = [f"{seconds:.2f}" for seconds in percentiles(paused)] or ["", "", ""]
+    made, skipped = (sum(one[name] for one in found) for name in ("made", "skipped"))
+    return (f"{made:,}", f"{skipped:,}", f"{len(paused):,}", *times)
+
+
+def check_rows(runs: Sequence[Raw]) -> list[Row]:
+    violations = Counter(entry["invariant"] for run in runs for entry in run["violations"])
     rows: list[Row] = [("invariant", "checks", "violations")]
     for name, sentence in INVARIANTS.items():
-        rows.append((sentence, str(result["checks"].get(name, 0)), str(violations[name])))
+        checks = sum(run["checks"].get(name, 0) for run in runs)
+        rows.append((sentence, f"{checks:,}", str(violations[name])))
     return rows
 
 
-def run_rows(result: Raw) -> list[Row]:
-    commits = ", ".join(result["commits"])
-    bounds = ", ".join(f"{bound:g} {unit}" for unit, bound in result["trends"]["bounds_per_hour"].items())
-    facts = {
-        "seed": str(result["seed"]),
-        "commits": commits,
-        "hours": f"{result['hours']:g}, in {result['pieces']} pieces",
-        "trainings that ended with the undisturbed loss": f"{result['lives']}, of {result['steps']:,} steps",
-        "answers of rollout servers": f"{result['answers']:,}",
-        "slow network by": str(result["network"]),
-        "bounds of growth in an hour": bounds,
-    }
-    return [("", ""), *facts.items()]
+def run_rows(runs: Sequence[Raw]) -> list[Row]:
+    """A row for each run, and their sum. Trainings count if they have ended, each with the undisturbed loss."""
+    numbers = ("hours", "pieces", "faults", "trainings", "steps", "answers of rollout servers")
+    rows: list[Row] = [("seed", "commits", *numbers, "slow network by")]
+    rows += [(str(run["seed"]), ", ".join(run["commits"]), *_numbers([run]), str(run["network"])) for run in runs]
+    return [*rows, ("all", "", *_numbers(runs), "")]
+
+
+def _numbers(runs: Sequence[Raw]) -> Row:
+    hours = sum(run["hours"] for run in runs)
+    faults = sum(found["made"] for run in runs for found in run["faults"].values())
+    pieces, lives, steps, answers = (sum(run[name] for run in runs) for name in ("pieces", "lives", "steps", "answers"))
+    return (f"{hours:.2f}", f"{pieces}", f"{faults:,}", f"{lives}", f"{steps:,}", f"{answers:,}")

@@ -298,7 +298,8 @@ class Soak:
         for invariant, sentences in broken.items():
             shortened = [sentence[:300] for sentence in sentences[:5]]
             fields = {"job": job, "invariant": invariant, "sentences": shortened, "fault": facts}
-            append_entry(self.journal, "violation", number=number, **fields, evidence=str(evidence), at=time.time())
+            folder = str(evidence.relative_to(self.folder.parent))
+            append_entry(self.journal, "violation", number=number, **fields, evidence=folder, at=time.time())
             print_line(f"VIOLATION of {invariant} by {job}: {shortened[0]}")
 
     def start_over(self) -> None:
