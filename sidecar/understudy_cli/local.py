@@ -132,6 +132,14 @@ def run(
             "--start-timeout", metavar="SECONDS", help="A round without a step for so long hangs. Default: 0, never."
         ),
     ] = 0,
+    slow_rank_percent: Annotated[
+        int,
+        typer.Option(
+            "--slow-rank-percent",
+            metavar="PERCENT",
+            help="A rank is named as slow if it makes each step so long, 110 to 1000. 0: no rank is. Default: 150.",
+        ),
+    ] = 150,
     preload: Annotated[
         str | None,
         typer.Option("--preload", metavar="A,B", help="Modules that workers share (docs/how-to/workers.md)."),
@@ -167,6 +175,7 @@ def run(
             snapshot_copies=snapshot_copies,
             step_timeout_s=step_timeout,
             start_timeout_s=start_timeout,
+            slow_rank_percent=slow_rank_percent,
         )
         return runs.run(checked(options))
 

@@ -34,6 +34,7 @@ def training_job(options: Options, uid: str, created_at: float, status: JobStatu
         wanted_copies=options.snapshot_copies,
         step_timeout_s=options.step_timeout_s,
         start_timeout_s=options.start_timeout_s,
+        slow_rank_percent=options.slow_rank_percent,
     )
     return Job(
         namespace=NAMESPACE,

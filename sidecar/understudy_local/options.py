@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from understudy_operator.plan.facts.malformed import number_in
 from understudy_operator.plan.facts.quantities import bytes_in
 from understudy_operator.plan.facts.trainer import torchruns_nproc, workers_per_pod
+from understudy_operator.plan.injection.settings import LEAST_SLOW_RANK_PERCENT, MOST_SLOW_RANK_PERCENT
 from understudy_protocol.command_words import program_of_ranks
 
 MAX_NODES = 64
@@ -36,6 +37,7 @@ class Options:
     snapshot_copies: int | None = None  # other members that keep a copy of each snapshot; None: one, if there is one
     step_timeout_s: int = 0  # a worker without a step for so long hangs; 0: no hang detection
     start_timeout_s: int = 0  # likewise a round without its first step
+    slow_rank_percent: int = 150  # a rank is slow if it makes each step so long, in percent; 0: no rank is
 
 
 def checked(options: Options) -> Options:
@@ -53,6 +55,10 @@ def checked(options: Options) -> Options:
         number = values[name] if name in values else getattr(options, name)
         if number < least:
             raise UsageError(f"--{name} {number}: expected {least} or more")
+    percent = options.slow_rank_percent
+    if percent and not LEAST_SLOW_RANK_PERCENT <= percent <= MOST_SLOW_RANK_PERCENT:
+        expected = f"{LEAST_SLOW_RANK_PERCENT} to {MOST_SLOW_RANK_PERCENT}, or 0 if no rank counts as slow"
+        raise UsageError(f"--slow-rank-percent {percent}: expected {expected}")
     if options.nodes + options.spares > MAX_NODES:
         raise UsageError(f"--nodes and --spares: expected at most {MAX_NODES} together, for one machine")
     if options.nodes * options.nproc > 1 and (program := program_of_ranks(options.command)):

@@ -60,12 +60,12 @@ def test_a_command_alone_is_enough_and_the_exit_code_is_that_of_the_run(
 def test_every_option_can_be_set(monkeypatch: pytest.MonkeyPatch, started: list[Options]) -> None:
     text = "--nodes 3 --spares 2 --nproc 4 --grace 5 --restarts 0 --preload a,b --no-zygote --name x --plain --verbose"
     text += " --restarts-per-member 2 --snapshots 512Mi --snapshot-every 5 --snapshot-copies 2"
-    text += " --step-timeout 60 --start-timeout 300"
+    text += " --step-timeout 60 --start-timeout 300 --slow-rank-percent 200"
     words = [*text.split(), "--", "python", "-m", "x", "--", "y", "-h"]
     call(monkeypatch, "local", *words)
     call(monkeypatch, "local", "run", *words)
     command = ("python", "-m", "x", "--", "y", "-h")
-    expected = Options(command, 3, 2, 4, 5, 0, False, ("a", "b"), "x", True, True, 2, 536870912, 5, 2, 60, 300)
+    expected = Options(command, 3, 2, 4, 5, 0, False, ("a", "b"), "x", True, True, 2, 536870912, 5, 2, 60, 300, 200)
     assert started == [expected] * 2
 
 
@@ -96,6 +96,8 @@ def test_torchrun_decides_about_the_workers_unless_an_option_does(
         (["--restarts-per-member", "-1", "--", "x"], "--restarts-per-member -1: expected 0 or more"),
         (["--step-timeout", "-1", "--", "x"], "--step-timeout -1: expected 0 or more"),
         (["--start-timeout", "-1", "--", "x"], "--start-timeout -1: expected 0 or more"),
+        (["--slow-rank-percent", "109", "--", "x"], "--slow-rank-percent 109: expected 110 to 1000, or 0 if no rank"),
+        (["--slow-rank-percent", "1001", "--", "x"], "--slow-rank-percent 1001: expected 110 to 1000"),
         (["--nodes", "60", "--spares", "5", "--", "x"], "at most 64 together"),
         (["--snapshots", "much", "--", "x"], "--snapshots much: expected the memory for one worker's state"),
         (["--snapshots", "0", "--", "x"], "--snapshots 0: expected the memory"),

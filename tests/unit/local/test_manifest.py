@@ -57,6 +57,13 @@ def test_the_sidecar_gets_the_variables_of_a_pod(place: PodPlacement) -> None:
     assert (settings.shape.actives, settings.shape.nproc_per_node) == (3, 2)
 
 
+def test_sidecar_and_workers_get_the_factor_of_slow_ranks(place: PodPlacement) -> None:
+    settings = sidecar_settings(sidecar_environment(manifest(slow_rank_percent=200), place, {}))
+    assert settings.shape.slow_rank_percent == 200
+    env = launcher_environment(manifest(slow_rank_percent=0), place, {})
+    assert env["UNDERSTUDY_SLOW_RANK_PERCENT"] == "0"  # the workers report no collectives
+
+
 def test_a_spare_has_no_index(place: PodPlacement) -> None:
     assert sidecar_settings(sidecar_environment(manifest(index=None), place, {})).index is None
 
