@@ -284,6 +284,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--checkpoint-every", type=int, default=50, metavar="STEPS")
     parser.add_argument("--log-every", type=int, default=20, metavar="STEPS")
     parser.add_argument("--min-step-seconds", type=float, default=0.0, help="a step takes at least so long")
+    parser.add_argument("--float64", action="store_true", help="double precision: rounding hides no lost step")
     parser.add_argument("--finish", type=Path, metavar="FILE", help="once it exists, the next step is the last one")
     parser.add_argument("--report", type=Path, metavar="NAME.jsonl", help="rank 0 writes each step to NAME.ROUND.jsonl")
     return parser.parse_args()
@@ -291,6 +292,8 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> NoReturn:
     args = parse_args()
+    if args.float64:
+        torch.set_default_dtype(torch.float64)
     try:
         code = Trainer(args).run()
         # At once: all is saved, and the next round waits for this end. A normal exit could also abort (exit code -6):

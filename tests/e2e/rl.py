@@ -208,12 +208,8 @@ class RlJob:
 
     def wait_for_whole_updates(self, number: int = 1) -> Raw:
         """Wait until both replicas are Fresh, and so many updates have succeeded from now on."""
-        newest = version_of(self.status())
-        return self.wait_for(
-            "both replicas are Fresh",
-            lambda s: s.get("rollouts", {}).get("fresh") == 2 and version_of(s) >= newest + number,
-            200,
-        )
+        updates = WholeUpdates(version_of(self.status()), number)
+        return self.wait_for("both replicas are Fresh", updates.are_made, 200)
 
     def wait_for_transfer(self) -> None:
         self.wait_for("an update is under way", lambda s: s.get("rollouts", {}).get("updating") == 2)
@@ -266,6 +262,23 @@ def read_weights(exit_code: int, body: str) -> Raw | None:
 
 def running(pod: Raw) -> bool:
     return bool(pod["status"].get("phase") == "Running" and pod["status"].get("podIP"))
+
+
+@dataclass
+class WholeUpdates:
+    """Whether so many updates have succeeded since version `oldest`, and both replicas are Fresh.
+
+    After a restart of the job the versions begin with 1 again, because the example saves no checkpoint.
+    """
+
+    oldest: int
+    number: int
+
+    def are_made(self, status: Raw) -> bool:
+        version = version_of(status)
+        if 0 < version < self.oldest:
+            self.oldest = version
+        return status.get("rollouts", {}).get("fresh") == 2 and version >= self.oldest + self.number
 
 
 def version_of(status: Raw) -> int:

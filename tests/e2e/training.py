@@ -182,6 +182,7 @@ class Training:
             f"--checkpoint-every={CHECKPOINT_EVERY}",
             f"--report=/checkpoints/{NAME}.jsonl",
             f"--finish=/checkpoints/{FINISH}",
+            "--float64",
         ]
 
     @property

@@ -7,8 +7,9 @@ Rules:
 - A script that reports no steps has neither: its recovery ends with `runningAt`.
 - A time may differ by 10 % of the pause, or by 0.2 s if that is more.
 - `detectedAt` is between the fault and the first step after it, and at most DETECTED_WITHIN_S after the fault or the
-  last step, whichever is later. From then on the operator has REPORTED_WITHIN_S to write the phase Recovering, and as
-  long after the first step to write Running. In e2e runs on two busy cores it took at most 0.5 s.
+  last step, whichever is later. A fault that needs time before it stops a process has this time too. From then on the
+  operator has REPORTED_WITHIN_S to write the phase Recovering, and as long after the first step to write Running. In
+  e2e runs on two busy cores it took at most 0.5 s.
 - A status with phase Running has no open recovery, and the job has no other phase than these two. A new coordinator
   that does not know yet whether training continues may have Recovering without a fault.
 - A restart of the whole job also has the phases of a job that starts. Its recovery ends with `runningAt`, because the
@@ -49,7 +50,7 @@ class Fault:
 
     rank: of the worker, or the first one of the pod. strategies: any of them is right. reported_within_s: inf if no
     operator runs. signal, exit_code: of the worker, if the test knows them. ended: the uid of the pod, if the fault
-    ends it or cuts it off.
+    ends it or cuts it off. effective_within_s: the time between the test's action and the end of the process.
     """
 
     kind: str
@@ -61,6 +62,11 @@ class Fault:
     signal: str | None = None
     exit_code: int | None = None
     ended: str | None = None
+    effective_within_s: float = 0.0
+
+    @property
+    def detected_within_s(self) -> float:
+        return self.effective_within_s + DETECTED_WITHIN_S[self.kind]
 
     @property
     def restarts_job(self) -> bool:
@@ -216,7 +222,7 @@ def _of_times(fault: Fault, observed: Observed, entry: Raw, paused: Sequence[Pau
     if resumed_at is None or abs(resumed_at - pause.first) > pause.allowed_s:
         yield _differs("resumedAt", f"{pause.first:.3f} ± {pause.allowed_s:.3f}", resumed_at)
     detected_at = unix(entry["detectedAt"])
-    latest = min(max(observed.at, pause.last) + DETECTED_WITHIN_S[fault.kind], pause.first + ALLOWED_S)
+    latest = min(max(observed.at, pause.last) + fault.detected_within_s, pause.first + ALLOWED_S)
     if not observed.at - ALLOWED_S <= detected_at <= latest:
         between = f"a time from {observed.at:.3f}, of the fault, to {latest:.3f}"
         yield _differs("detectedAt", between, f"{detected_at:.3f}")
@@ -283,7 +289,7 @@ def _of_phases(fault: Fault | None, observed: Observed, paused: Sequence[Pause])
     if fault is None or fault.restarts_job or not paused:
         return
     stopped, resumed = max(observed.at, *(one.last for one in paused)), min(one.first for one in paused)
-    reported_at = stopped + DETECTED_WITHIN_S[fault.kind] + fault.reported_within_s
+    reported_at = stopped + fault.detected_within_s + fault.reported_within_s
     for sample in observed.samples:
         if sample.phase == "Running" and sample.requested_at > reported_at and sample.received_at < resumed:
             yield _differs("phase", f"Recovering from {reported_at - stopped:g} s on", sample.phase)

@@ -23,6 +23,8 @@ Raw = dict[str, Any]
 
 #: Growth per hour of each process: MB of resident memory, and open files; and of the number of each kind of object.
 BOUNDS_PER_HOUR = {"MB": 32.0, "files": 12.0, "objects": 8.0}
+#: A worker that was asked for memory allocates 2 GiB until the kernel ends it. First writes run at 0.17 GB/s or more.
+ALLOCATION_S = 15.0
 #: Shorter series have no meaningful trend. Growth during the start of a process does not count.
 MIN_SERIES_S, WARM_UP_S = 1800.0, 300.0
 
@@ -126,7 +128,9 @@ def expected_fault(drawn: Draw, job: str, pods: Sequence[Pod], workers: int) -> 
     if len(struck) != 1 or kind is None or expectation(drawn, job, pods) is not Expectation.STOPS:
         return None
     strategies = ("InPlace", "SpareSwap", "PodRecreate") if kind == "Process" else ("SpareSwap", "PodRecreate")
-    return Fault(kind, strategies, struck[0].name, struck[0].node, struck[0].rank * workers)
+    effective_s = ALLOCATION_S if drawn.kind is Kind.MEMORY else 0.0
+    pod = struck[0]
+    return Fault(kind, strategies, pod.name, pod.node, pod.rank * workers, effective_within_s=effective_s)
 
 
 def exceeds_budget(status: Raw, budget: int) -> list[str]:

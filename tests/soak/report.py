@@ -19,7 +19,7 @@ Row = tuple[str, ...]
 _BOUNDS = ", ".join(f"{bound:g} {unit}" for unit, bound in BOUNDS_PER_HOUR.items())
 #: Every soak checks them; in the order of the table.
 INVARIANTS = {
-    "losses": "every step has the loss of a run without faults (relative tolerance 1e-6)",
+    "losses": "every step has the loss of a run without faults (relative tolerance 1e-9)",
     "ranks": "a rank starts once in a round",
     "budget": "no job fails, and restarts in place stay within the budget",
     "truth": "status reports pauses to 10 % or 0.2 s, and the fault if its victim is certain",

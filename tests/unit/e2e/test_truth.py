@@ -89,6 +89,13 @@ def test_a_false_field_is_the_one_difference(change: Raw, field: str) -> None:
     assert difference.startswith(field)
 
 
+@pytest.mark.parametrize(("seconds", "is_true"), [(105.09, True), (105.11, False)])
+def test_a_fault_that_needs_three_seconds_may_be_detected_so_much_later(seconds: float, is_true: bool) -> None:
+    entry = {**ENTRY, "detectedAt": time_of(seconds)}
+    found = differences(replace(FAULT, effective_within_s=3.0), seen(), status_of(entry))
+    assert (found == []) == is_true
+
+
 @pytest.mark.parametrize("seconds", [9.01, 10.99])
 def test_a_tenth_of_the_pause_is_allowed(seconds: float) -> None:
     assert found({**ENTRY, "pauseSeconds": seconds}) == []
