@@ -66,6 +66,28 @@ def test_the_pod_that_is_left_coordinates_when_the_only_other_one_is_lost(seed: 
     assert recovery.pause_s == pytest.approx(paused_s, abs=1.0)
 
 
+class YoungJob(Job):
+    """Ends its start at the moment at which a voter configuration is in effect for the first time."""
+
+    def _is_warm(self) -> bool:
+        leader = self.cluster.leader()
+        return leader is not None and leader.coordinator is not None and leader.coordinator.has_voters
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5, 6])
+def test_the_operator_knows_the_voters_as_soon_as_they_decide(seed: int) -> None:
+    """Found by an e2e test: the report of the voters was due 0.2 s later, and the job waited for twice the
+    coordinatorLossTimeout.
+    """
+    # given a job of two active pods whose voter configuration has just come into effect
+    job = YoungJob(Setup(actives=2, spares=0, machines=8, steps=4000), seed=seed, steps=0)
+    job.later(0.05)
+    # when the node of its coordinator loses power
+    job.cluster.power_off(job.coordinator_pod().machine)
+    # then it trains again as soon as an older job would
+    assert job.next_round_steps(17.0) < 17.0
+
+
 def test_training_does_not_stop_when_the_node_of_a_spare_that_coordinates_is_lost() -> None:
     # given a job of an active pod and a spare, which coordinates
     job = job_of(1, 1, 1)

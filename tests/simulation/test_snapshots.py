@@ -18,8 +18,8 @@ from understudy_protocol.snapshots import SavedStep
 SETTLED_S = 6.0
 
 
-def job(actives: int = 3, spares: int = 1, steps: int = 400, copies: int = 0, machines: int = 8) -> Job:
-    return Job(Setup(actives, spares, machines=machines, steps=steps, snapshots=True, copies=copies))
+def job(actives: int = 3, spares: int = 1, steps: int = 400, copies: int = 0, machines: int = 8, seed: int = 1) -> Job:
+    return Job(Setup(actives, spares, machines=machines, steps=steps, snapshots=True, copies=copies), seed)
 
 
 @contextmanager
@@ -75,8 +75,7 @@ def test_the_next_coordinator_answers_the_workers_that_wait_for_the_choice() -> 
     given = job(spares=2)
     given.later(2.0)
     given.cluster.end_worker(given.members[0].workers()[0], None, "SIGKILL")
-    given.until(lambda: given.token.round == given.round + 1, 5.0)
-    assert all(worker.choice is None for worker in given.cluster.workers)
+    given.until(lambda: [x.choice for x in given.cluster.workers if x.token.round > given.round] == [None] * 3, 5.0)
     given.coordinator_pod().kill_sidecar()
     # then training continues from a snapshot
     given.next_round_steps(30.0)
@@ -84,8 +83,9 @@ def test_the_next_coordinator_answers_the_workers_that_wait_for_the_choice() -> 
 
 
 def test_pods_that_were_cut_off_and_come_back_do_not_bring_a_state_that_the_training_has_left() -> None:
-    # given two pods that are cut off train on, while two spares train in their place
-    given = job(actives=2, spares=3, steps=4000)
+    # given two pods that are cut off train on, while two spares train in their place. With half of the seeds, such as 2
+    # and 7, the deliberate bug of mutations.py makes them restore what they had saved.
+    given = job(actives=2, spares=3, steps=4000, seed=2)
     cluster, old = given.cluster, given.members
     given.later(2.0)
     assert given.coordinator_pod() not in old

@@ -2,11 +2,14 @@
 
 Rules: at most five a second. At 10,000 members, where a snapshot takes a tenth of a second, they take at most
 MAX_CPU_SHARE of the time. If only the progress has changed, only that is sent. Each message of an observer is answered
-with the next message, whether or not there is news. The close is sent at once: this process may end a moment later.
+with the next message, whether or not there is news. Two messages are sent at once, because this process may end a
+moment later: the close, and the first snapshot with the voters of this term, without which the operator does not know
+whether an election is possible.
 """
 
 from collections.abc import Callable
 
+from understudy_protocol.enums import Term
 from understudy_protocol.observer import Refused, Stepping, StepProgress
 from understudy_sidecar.membership.candidate import MemberInfo
 from understudy_sidecar.membership.coordinator import Coordinator
@@ -38,6 +41,7 @@ class Observation:
         self._sent_progress: StepProgress | None = None
         self._sent_refusal: Refused | None = None
         self._sent_end = False
+        self._sent_voters_of: Term | None = None  # the newest term of which a snapshot with voters was sent
 
     def __len__(self) -> int:
         return len(self._links)
@@ -66,12 +70,13 @@ class Observation:
     def due_messages(self, now: float) -> list[Broadcast]:
         """The messages to send now."""
         is_end = bool(self._links) and not self._sent_end and self._has_ended()
-        if not is_end and (now < self._not_before or self.deadline() is None):
+        is_urgent = is_end or (bool(self._links) and self._has_new_voters())
+        if not is_urgent and (now < self._not_before or self.deadline() is None):
             return []
         self._sent_end = self._sent_end or is_end
         self._not_before = now + INTERVAL_S
         self._sent_at, self._took_s, begun = now, 0.0, self._cpu_clock()
-        message = self._message() if is_end or self._has_news() else None
+        message = self._message() if is_urgent or self._has_news() else None
         messages = [] if message is None else [Broadcast(tuple(sorted(self._links)), message)]
         if self._unanswered and (message is None or isinstance(message, Stepping)):  # it may have no state yet
             messages.append(Broadcast(tuple(sorted(self._unanswered)), self._state_message()))
@@ -82,6 +87,11 @@ class Observation:
     def _has_ended(self) -> bool:
         coordinator = self._coordinator()
         return coordinator is not None and coordinator.state.ending.close is not None
+
+    def _has_new_voters(self) -> bool:
+        """Whether no snapshot with voters of this term was sent."""
+        coordinator = self._coordinator()
+        return coordinator is not None and coordinator.has_voters and coordinator.term != self._sent_voters_of
 
     def _has_news(self) -> bool:
         coordinator = self._coordinator()
@@ -99,9 +109,11 @@ class Observation:
         state = coordinator.state
         self._sent_refusal = None
         self._sent_progress = state.progress
-        if state.version == self._sent_version and state.progress is not None:
+        if state.version == self._sent_version and state.progress is not None and not self._has_new_voters():
             return Stepping(state.progress)
         self._sent_version = state.version
+        if coordinator.has_voters:
+            self._sent_voters_of = coordinator.term
         return coordinator.snapshot()
 
     def _state_message(self) -> object:
