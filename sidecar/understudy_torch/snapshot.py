@@ -65,7 +65,7 @@ Token = tuple[int, int, int]
 
 
 class DamagedSnapshotError(RuntimeError):
-    """The content of a snapshot has changed. It is discarded, so the next round restores from storage."""
+    """The content of a snapshot has changed. It is discarded: the next round restores a copy of it, or a checkpoint."""
 
 
 def load(like: Optional[Any] = None) -> Optional[Any]:
@@ -160,7 +160,7 @@ class _Memory:
             self._clear(slot)
             raise DamagedSnapshotError(
                 f"the snapshot of step {step} of rank {self._rank} is damaged ({error}), and is discarded: the next "
-                "round restores from storage. Check the memory of this node"
+                "round restores a copy of it, or a checkpoint. Check the memory of this node"
             ) from error
         self.reason, self._target = "", 1 - slot
         return _distributed(restored, like, frozenset(sharded), "state") if sharded else restored

@@ -322,6 +322,7 @@ def torchrun_mode(text: str) -> Callable[[Raw], object]:
         ("job", annotated("nproc-per-node", "0"), "set it to the number of workers of each pod"),
         ("job", annotated("step-timeout", "ten"), "set it to a duration such as"),
         ("job", annotated("start-timeout", "ten"), "set it to a duration such as"),
+        ("job", annotated("worker-grace-period", "2h"), "'2h': set it to a duration of at most 1h, such as 30s or 10m"),
         (
             "job",
             annotated("launcher-timeout", "4s"),

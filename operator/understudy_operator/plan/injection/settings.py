@@ -235,7 +235,11 @@ _TABLE: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
         _launcher_timeout,
         f"{_DURATIONS}, at least {SHORTEST_LAUNCHER_TIMEOUT_S:g}s",
     ),
-    "worker-grace-period": ("worker_grace_period_s", _worker_grace_period, f"{_DURATIONS} at most"),
+    "worker-grace-period": (
+        "worker_grace_period_s",
+        _worker_grace_period,
+        "a duration of at most 1h, such as 30s or 10m",
+    ),
     "backoff-max-delay": ("backoff_max_delay_s", seconds, _DURATIONS),
     "max-identical-failures": ("script_fault_rounds", _number(0), "a number, 0 or more"),
     "history-limit": ("history_limit", _history_limit, f"a number of at most {MOST_RECOVERIES}, 0 or more"),
