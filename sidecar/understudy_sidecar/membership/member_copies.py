@@ -83,8 +83,7 @@ def on_fetch(me: MemberState, order: m.FetchCopy) -> None:
 
 
 def flush(me: MemberState) -> bool:
-    """The workers have ended. Return whether their snapshots may have to be copied first: then CopiesFlushed follows.
-    """
+    """The workers have ended. Whether their snapshots may have to be copied first: then CopiesFlushed follows."""
     copies, token = me.copies, me.workers.token
     if copies.plan is None or not copies.plan.holders or copies.token != token:
         return False

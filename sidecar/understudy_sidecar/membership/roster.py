@@ -169,8 +169,7 @@ class Roster:
         self.starting.add(member.uid)
 
     def on_started(self, uid: str) -> bool:
-        """The member's workers have started, or failed. Return whether no other member has workers that are starting.
-        """
+        """The member's workers have started, or failed. Whether no other member has workers that are starting."""
         self.starting.discard(uid)
         return not self.starting
 
