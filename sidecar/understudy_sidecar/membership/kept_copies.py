@@ -79,7 +79,7 @@ class KeptCopies:
         return []
 
     def _age(self, found: Header | None, header: Header) -> tuple[bool, SavedStep]:
-        """The slot with the smallest age is overwritten first. Empty slots and those of another rank have the smallest."""
+        """The slot with the smallest age is overwritten first: an empty slot, or a slot of another rank."""
         is_same = found is not None and (found.rank, found.world_size) == (header.rank, header.world_size)
         return (is_same, found.saved) if found is not None else (False, SavedStep(NO_ROUND, -1))
 
