@@ -1,15 +1,14 @@
 """Start the operator: `python -m understudy_operator`, with UNDERSTUDY_SIDECAR_IMAGE set.
 
-UNDERSTUDY_MASTER_SECRET (/understudy-master/secret) is the file with the master secret (master_secret.py).
-UNDERSTUDY_NAMESPACES names the watched namespaces (namespace_settings.py). If unset, the operator watches all.
-UNDERSTUDY_LEASE (namespace/name) is the Lease that the replicas share: one of them leads. If unset, this operator
-assumes that it is the only replica. UNDERSTUDY_LEASE_TIMES (15,10,2) has the Lease's times (lease_settings.py).
-UNDERSTUDY_HEALTH_PORT (8080) serves GET /healthz and /readyz. UNDERSTUDY_METRICS_PORT (none) serves GET /metrics.
-UNDERSTUDY_LOG_LEVEL (INFO) is the lowest level that is logged. UNDERSTUDY_LOG_FORMAT (text, or json) is the log format
-of the operator, and of the sidecars of pods that it creates.
-UNDERSTUDY_FAULT_SOURCES adds rows to the table of fault sources (a JSON list; docs/how-to/faults.md).
-UNDERSTUDY_NODE_FAULTS (namespace/name) is the ConfigMap that records which nodes have failed jobs.
-UNDERSTUDY_NETWORK_POLICIES enables a NetworkPolicy for each job (network_settings.py).
+UNDERSTUDY_MASTER_SECRET (/understudy-master/secret) is the file with the master secret (settings.py).
+UNDERSTUDY_NAMESPACES names the watched namespaces (settings.py). If unset, the operator watches all. UNDERSTUDY_LEASE
+(namespace/name) is the Lease that the replicas share: one of them leads. If unset, this operator assumes that it is the
+only replica. UNDERSTUDY_LEASE_TIMES (15,10,2) has the Lease's times (settings.py). UNDERSTUDY_HEALTH_PORT (8080) serves
+GET /healthz and /readyz. UNDERSTUDY_METRICS_PORT (none) serves GET /metrics. UNDERSTUDY_LOG_LEVEL (INFO) is the lowest
+level that is logged. UNDERSTUDY_LOG_FORMAT (text, or json) is the log format of the operator, and of the sidecars of
+pods that it creates. UNDERSTUDY_FAULT_SOURCES adds rows to the table of fault sources (a JSON list;
+docs/how-to/faults.md). UNDERSTUDY_NODE_FAULTS (namespace/name) is the ConfigMap that records which nodes have failed
+jobs. UNDERSTUDY_NETWORK_POLICIES enables a NetworkPolicy for each job (settings.py).
 """
 
 import asyncio

@@ -51,7 +51,7 @@ class InstallationCheck:
     ) -> None:
         self._api, self._namespace, self._deployments, self._lease = api, namespace, deployments, lease
         self._jobs_namespace = jobs_namespace
-        self._renewed: object = None  # the Lease's renewTime at the first look
+        self._renewed: object = None  # the Lease's renewTime at the first read
 
     async def run(self, limit_s: float, every_s: float = EVERY_S) -> list[str]:
         """The problems that are left at the end."""
@@ -96,7 +96,7 @@ class InstallationCheck:
         return f"no replica of Deployment {name} is available: run kubectl --namespace {self._namespace} get pods"
 
     async def _leader(self) -> str:
-        """Compare two looks at the Lease, so no clocks are compared."""
+        """Compare two reads of the Lease, so no clocks are compared."""
         namespace, name = self._lease
         problem = f"no replica renews Lease {name}: see the operator's log"
         try:

@@ -48,7 +48,7 @@ from understudy_protocol import pod as names
 #: Creates an Api that sends writes only while the given function returns true.
 Connect = Callable[[Callable[[], bool]], Api]
 BEGIN_AGAIN_S = 0.5
-#: The watch may not have reported the former leader's last writes to these kinds. A leader that decides on an older
+#: The watch may not have reported the previous leader's last writes to these kinds. A leader that decides on an older
 #: state deletes pods that train.
 WRITTEN_BY_LEADERS = (Kind.POD, Kind.POOL, Kind.INJECTED, Kind.JOB)
 #: At a clean stop: time for running reconciles, and then for writes that are on their way. The operator releases the
@@ -236,7 +236,7 @@ class Operator:
         self._supervisor.start(BEGIN, self._begin, once=True)
 
     async def _begin(self) -> None:
-        """Act, once the store has the former leader's last writes: its pods, and its statuses of jobs."""
+        """Act, once the store has the previous leader's last writes: its pods, and its statuses of jobs."""
         due = list(WRITTEN_BY_LEADERS)
         while due:
             try:
@@ -355,5 +355,5 @@ class Operator:
 
 
 def new_identity(host: str) -> str:
-    """Unique among replicas, and different from this pod's container before its restart."""
+    """Unique among replicas, and different from the identity of this pod's container before a restart."""
     return f"{host}_{secrets.token_hex(4)}"

@@ -12,7 +12,7 @@
 
 plan/facts/host_ports.py reads hostNetworkPorts, for the webhook too.
 
-A wrong value raises ValueError, which ends the operator. Its message names the value and what is allowed; it never
+A wrong value raises ValueError, which ends the operator. Its message names the value and the allowed values; it never
 quotes the content of the file with the master secret.
 """
 
@@ -130,7 +130,7 @@ def _times(text: str) -> LeaseTimes:
             "such as 15,10,2"
         )
     lease, deadline, period = map(float, parts)
-    # A renewal without an answer takes 0.3 of the deadline. Then there must be time for one look and one renewal.
+    # A renewal without an answer takes 0.3 of the deadline. Then there must be time for one read and one renewal.
     if not 4.0 <= 4 * period <= deadline < lease:
         raise ValueError(
             f"{ENV_TIMES} is {text!r}: the lease duration has to be longer than the renew deadline, the renew deadline "

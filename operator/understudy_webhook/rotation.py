@@ -56,7 +56,7 @@ def first_of(bundle: str) -> str:
 def with_bundle(configuration: Raw, bundle_base64: str) -> dict[str, Any] | None:
     """The webhook configuration with that caBundle in each of its webhooks.
 
-    None if it is there already, and if the webhook does not manage the configuration.
+    None if it is there already, or if the webhook does not manage the configuration.
     """
     annotations = configuration["metadata"].get("annotations") or {}
     if annotations.get(CERTIFICATE_MODE) != SELF_SIGNED:

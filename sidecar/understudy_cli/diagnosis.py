@@ -1,4 +1,6 @@
-"""Reads what `doctor` checks. Each fact is read on its own, so a missing right hides one check and not all."""
+"""Reads the facts that `doctor` checks. Each fact is read on its own, so a missing right hides one check and not
+all.
+"""
 
 from collections.abc import Callable
 from typing import TypeVar

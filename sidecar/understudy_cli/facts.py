@@ -90,7 +90,7 @@ class LostTime:
 
 @dataclass(frozen=True)
 class Goodput:
-    """What the time of a job went to. seconds: of each part until `since`, by field. part: None after the job's end.
+    """The parts of the time of a job. seconds: of each part until `since`, by field. part: None after the job's end.
 
     is_repeated_unknown: productive time may contain repeated steps.
     """

@@ -1,5 +1,5 @@
-"""What follows the objects of a cluster: the live views of `get -w`, a frame whenever something has changed; and
-the waits of `drain` and `drill`.
+"""Follows the objects of a cluster: the live views of `get -w`, a frame whenever something has changed; and the waits
+of `drain` and `drill`.
 """
 
 import time

@@ -325,7 +325,7 @@ def _print(member: str, line: str, *, name_member: bool) -> None:
 
 
 def _checked(call: Callable[[], T]) -> T:
-    """Report local mode's errors of a user as this program does. Raises WrongCall."""
+    """Report the errors of a user in local mode in the same way as all others. Raises WrongCall."""
     from understudy_local.options import UsageError
 
     try:

@@ -112,7 +112,9 @@ class RoundLines:
 
     @classmethod
     def read(cls, lines: Iterable[str], round_number: int | None) -> "RoundLines":
-        """round_number: None for the newest. Lines before the first round of a log that was cut belong to this one."""
+        """round_number: None for the newest. If the beginning of the log was cut off, its lines before the first round
+        count as lines of this round.
+        """
         ranks, found = range(0), list[tuple[int, str]]()
         is_wanted = True
         for line in lines:

@@ -80,8 +80,8 @@ def read_lines(api: Api, pods: Sequence[Pod], wanted: Wanted, tail: int) -> tupl
 def lines_around(api: Api, pods: Sequence[Pod], fault: Recovery) -> dict[str, list[str]]:
     """By pod: the lines of its log from BEFORE_FAULT_S before the fault until AFTER_FAULT_S after its recovery.
 
-    Without a pod that wrote more than MOST_BYTES meanwhile: a part of a log does not show what is missing in it. Raises
-    NoAnswer if no log could be read.
+    Pods that wrote more than MOST_BYTES meanwhile are left out: a part of a log does not show which lines are missing.
+    Raises NoAnswer if no log could be read.
     """
     if fault.detected_at is None:
         return {}
@@ -143,7 +143,7 @@ def _lines(api: Api, pod: Pod, query: dict[str, str], *, follow: bool) -> Genera
 class FollowedLogs:
     """Follows the logs of all pods that can have wanted lines, also of those that appear later.
 
-    With a rank: the pods that hold it, now or later. The lines of one pod are in order; those of several pods are
+    With a rank: the pods that have it, now or later. The lines of one pod are in order; those of several pods are
     printed as they arrive.
     """
 

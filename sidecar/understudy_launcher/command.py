@@ -59,8 +59,8 @@ def python_call(command: Sequence[str]) -> Optional[PythonProgram]:
 
 
 def calls_torchrun(command: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Also if a shell script that the command names does, or accelerate's configuration. Another Python program that is
-    not torchrun never does. env: of the command.
+    """Also True if a shell script that the command names, or accelerate's configuration, calls torchrun. Any other
+    Python program does not count as a call. env: of the command.
     """
     configurations = command_words.accelerate_configurations(command)
     if command_words.calls_torchrun(command) or _configures_torchrun(configurations, env):
@@ -94,7 +94,7 @@ def _expanded(path: str, env: Mapping[str, str]) -> str:
 
 
 def same_start(one: Optional[PythonProgram], other: PythonProgram) -> bool:
-    """Whether a zygote that was started for the one can run the other."""
+    """Whether a zygote that was started for one of these programs can run the other."""
     return one is not None and (one.interpreter, one.options, one.env) == (other.interpreter, other.options, other.env)
 
 
@@ -132,7 +132,7 @@ def _script_text(word: str) -> str:
 
 
 def _content(path: str) -> str:
-    """The text of a file; "" if it is none, or not one of at most 1 MiB."""
+    """The text of a file; "" if it is no file with at most 1 MiB of text."""
     try:
         if not os.path.isfile(path) or os.path.getsize(path) > _SCRIPT_BYTES:
             return ""

@@ -6,7 +6,7 @@ when the job has ended, torchrun exits, and the command continues.
 
 Rules: the first call counts. Each further one is rejected, because a job has one training. A caller may send anything,
 so the number of callers and the size of a message are limited, and wire.py checks the types. If the caller ends, its
-job is to end.
+job has to end.
 """
 
 import array

@@ -94,7 +94,8 @@ def common_environment(launcher: Mapping[str, str], nproc: int) -> dict[str, str
 def flight_recorder(env: Mapping[str, str]) -> dict[str, str]:
     """The variable that makes workers record their collectives, unless they have one (understudy_torch/collectives.py).
 
-    The launcher does not have it itself: workerGracePeriod has another default if the user asks for dumps.
+    The launcher's own environment does not contain it: workerGracePeriod has another default if the user asks for
+    dumps.
     """
     is_set = env.get(pod.ENV_SLOW_RANK_PERCENT) == "0" or any(name in env for name in _RECORDED)
     return {} if is_set else {_RECORDED[0]: _RECORDED_ENTRIES}

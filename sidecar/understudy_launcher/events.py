@@ -166,7 +166,7 @@ class ContainerCommandFailed:
 
 @dataclass(frozen=True)
 class TorchrunEnded:
-    """The torchrun that has passed its job was ended, or its command."""
+    """The torchrun that has passed its job has ended, or the command that called it."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,9 @@ class ModulesLearned:
 
 @dataclass(frozen=True)
 class ModuleRefused:
-    """A process that has imported this module cannot be forked safely. learned: those that it had imported before."""
+    """A process that has imported this module cannot be forked safely. learned: the modules that it had imported
+    before.
+    """
 
     module: str
     reason: str

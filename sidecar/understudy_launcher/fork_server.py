@@ -3,8 +3,8 @@
 Rules: once the second zygote is ready, it forks the workers and makes the stores. The first one stays, because its
 workers and stores end with it, and because the second one is its child. If the second one is lost before it has forked
 a worker, the first one forks the workers again, because the running workers are its forks. If the first one is lost, or
-the second one later, both end, and the next start imports the learned modules at once, unless one of them has started a
-thread.
+the second one after it has forked a worker, both end. The next start imports the learned modules at once, unless a
+learned module has started a thread.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -1,9 +1,9 @@
 """The deadline until which workers that got SIGTERM may save. Pure: the caller passes the time.
 
-Rules: after the pod's SIGTERM, the pod's own grace period limits every other. The kubelet kills at its end, so ours
-ends a margin earlier, and the exit code is the launcher's and not the kubelet's 137. Within that limit the sidecar's
-order counts. A repeated order can only shorten the remaining time, because a restarted sidecar may not know when it
-first sent the order. But a close replaces a drain's deadline: no next round waits for these workers.
+Rules: after the pod's SIGTERM, the pod's own grace period limits every other grace period. The kubelet kills at its
+end, so ours ends a margin earlier, and the exit code is the launcher's and not the kubelet's 137. Within that limit the
+sidecar's order counts. A repeated order can only shorten the remaining time, because a restarted sidecar may not know
+when it first sent the order. But a close replaces a drain's deadline: no next round waits for these workers.
 """
 
 from typing import Optional

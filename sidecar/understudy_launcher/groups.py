@@ -1,9 +1,9 @@
 """The workers that are alive, the process groups that are not empty yet, and the processes that outlive SIGKILL.
 
-Rules: a worker's group may outlive it, and a process that has left the group (setsid, a daemon) may outlive that. Such
-leftovers count as one more group, with the local rank LEFTOVERS, once all remaining processes are to be killed. After
-that nothing more can be saved. Processes that remain after LOG_EVERY_S (they sleep uninterruptibly in the kernel) get
-another SIGKILL and are reported. Pure.
+Rules: a worker's group may outlive it, and a process that has left the group (setsid, a daemon) may outlive the group.
+Such leftovers count as one more group, with the local rank LEFTOVERS, once all remaining processes are to be killed.
+After that nothing more can be saved. Processes that remain after LOG_EVERY_S (they sleep uninterruptibly in the kernel)
+get another SIGKILL and are reported. Pure.
 """
 
 from typing import Optional

@@ -16,7 +16,7 @@ hangs before its first step, and sends WriteStacks.
 Rules: a worker is watched from its first step() of the round until it ends. Workers dump one after the other, the
 slowest first, because they write to one log: each has SLOT_S, and all together have ALL_SLOTS_S. The report follows
 DUMP_S or later after the start of the dumps, because it makes the coordinator kill the workers. The slowest worker has
-the lowest step; among equals, it made that step first. Silence is measured up to the last look at the steps (steps.py).
+the lowest step; among equals, it made that step first. Silence is measured up to the last read of the steps (steps.py).
 """
 
 from collections.abc import Collection
@@ -53,7 +53,7 @@ class HangWatch:
         self._reported_from = 0.0  # earliest time of the report
 
     def deadline(self) -> Optional[float]:
-        """None while WATCHING: the next look at the steps is early enough."""
+        """None while WATCHING: the next read of the steps is early enough."""
         return None if self.state is HangWatchState.WATCHING else self._next_at
 
     def on_time(self, alive: Collection[int], now: float) -> list[e.Effect]:

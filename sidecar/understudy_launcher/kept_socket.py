@@ -6,7 +6,7 @@ ends no membership, and the coordinator still sees the end of the whole pod at o
 Rules: at most one socket; a newer one replaces it. The launcher never reads from it, and no worker inherits it
 (close-on-exec from the start). A socket that arrives with any other line than HoldSocket is closed. The kernel delivers
 a socket with the first byte that it was sent with, and then ends the read. So a socket that has arrived belongs to the
-newest line, or to the one that is still incomplete.
+newest line, or to the line that is still incomplete.
 """
 
 import os

@@ -76,7 +76,7 @@ class Learning:
         return [] if offered is None else self._learn(offered, now)
 
     def lost_zygote(self) -> None:
-        """What the worker has recorded is lost with it, but not what was learned from that."""
+        """The worker's record is lost with the zygote. The modules that were learned from the record are not lost."""
         if self.state in (LearningState.WATCHING, LearningState.LEARNING):
             self.state, self._due = LearningState.WAITING, None
 

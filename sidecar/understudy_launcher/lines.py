@@ -2,7 +2,7 @@
 
 Rules: a line ends at \\n, and also at \\r, with which a progress bar overwrites its last state. Text without an end
 becomes a line of its own if nothing follows for HOLD_S (a prompt), at LINE_BYTES, and at the end of the stream; a \\n
-that follows ends no second line. Text that ends where a writer's full buffer was cut waits without a time limit,
+that follows ends no second line. If a text ends at the size of a writer's buffer, it waits without a time limit,
 because the rest is still in the writer.
 """
 

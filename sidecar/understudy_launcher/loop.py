@@ -335,7 +335,7 @@ class Loop:
                     self._link.send(Pong(event.number), time.monotonic())
 
     def _may_connect(self) -> bool:
-        """Whether this process is the sidecar's launcher. A spare of a pool is, before the job's command runs."""
+        """Whether this process is the sidecar's launcher. In a spare of a pool it is, until the job's command runs."""
         if self._torchrun is not None and self._torchrun.is_stock:
             return False
         return self._link.socket is not None or not self._settings.calls_torchrun
@@ -443,7 +443,7 @@ class Loop:
     def _wait(self, until: Optional[float] = None) -> None:
         self._selection.update(self._link)
         ready = self._selector.select(self._timeout(time.monotonic(), until))
-        if self._zygote is not None:  # before the ends of its workers: its store has ended too
+        if self._zygote is not None:  # before the ends of its workers are handled: its store has ended too
             self._on_zygote_message(self._zygote.receive())
         for key, mask in ready:
             if key.data == _WAKEUP:

@@ -103,7 +103,7 @@ class Handle:
 
     def __init__(self, pid: int, parent: Optional[int] = None) -> None:
         self._pid, self._fd = pid, _open(pid)
-        now = entry(pid)  # read after the open: the entry is of the descriptor's process, or of a later one
+        now = entry(pid)  # read after the open: the entry is of the descriptor's process, or of a later process
         self._started = now.started if now is not None else None
         if parent is not None and now is not None and now.parent != parent:
             self.close()

@@ -12,8 +12,9 @@ first.
 A process that has left its worker's group (setsid, a daemon) is found by descent: the orphans of a dead worker become
 the launcher's children. So all children that the launcher has not started are leftovers of workers, with all their
 descendants, except those that are older than the launcher. Such a child may also be a process that `kubectl exec` has
-put into the background. Leftovers are killed until a look at the process table finds none and no child has ended since
-that look began: a look can miss a process that forks and exits during it, but not its end.
+put into the background. Leftovers are killed until a scan of the process table finds none, and no child has ended since
+this scan began. A scan can miss the child of a process that forks and exits during the scan, but the launcher notices
+this exit.
 """
 
 import contextlib
@@ -105,11 +106,11 @@ class Workers:
         self.oom_kills = OomKills()
         self.keeps_error_files = False  # a torchrun's error files stay
         self.snapshot_files: Mapping[int, int] = {}  # by local rank: files that its workers inherit
-        self.record: Optional[int] = None  # the imports of the worker that was to record them last
+        self.record: Optional[int] = None  # the imports of the last worker that was to record them
         self.on_other_end: Callable[[int, int], None] = lambda pid, status: None  # another child was reaped
 
     def keep_children(self) -> None:
-        """The children of now are not workers' leftovers: the container's command has started them."""
+        """The present children are not leftovers of workers: the container's command has started them."""
         self._earlier |= {child.identity for child in process_table.children()}
 
     def run(self, command: Sequence[str]) -> None:
@@ -124,7 +125,8 @@ class Workers:
         error_file: Optional[str] = None,
         command: Optional[Sequence[str]] = None,
     ) -> list[Union[WorkerEnded, GroupEmptied]]:
-        """Start a worker; `make_env` gets the numbers of its step files. If the command cannot run, return its events.
+        """Start a worker; `make_env` gets the numbers of its step files. Return the events of a worker that could not
+        be started.
 
         command: replaces the workers' command.
         """
@@ -240,7 +242,7 @@ class Workers:
         if alive:
             return self._found(alive)
         if _has_ended_child():
-            return []  # it may have forked during the look: its SIGCHLD starts another one
+            return []  # it may have forked during the scan: its SIGCHLD starts another scan
         self._sweeping = False
         self._reported_leftovers.clear()
         return [GroupEmptied(LEFTOVERS)]

@@ -7,8 +7,8 @@ permanently unusable. A command that does not use a zygote is ready with its lau
 
 A spare with devices must see them too: each check looks for them in its own process (devices.py), never in the zygote.
 If that process does not report within LOOK_WITHIN_S, it gets SIGKILL. It may survive inside a driver that hangs: then
-no other one starts, and the spare is not ready until it has ended. A pod of a job is only asked for its devices,
-because it is useful without a zygote.
+no other check starts, and the spare is not ready until this process has ended. A pod of a job is only asked for its
+devices, because it is useful without a zygote.
 """
 
 from typing import Optional, Union

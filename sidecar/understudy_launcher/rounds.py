@@ -1,8 +1,8 @@
 """The launcher's newest round: its order, how its workers ended, and the messages that a sidecar must receive about it.
 
 Rules: a worker's failure and a drain are reported when they happen and again on every connect, because the sidecar may
-have been disconnected; never once a newer round has started. The exit code is that of the first worker that failed by
-itself. Pure.
+have been disconnected. They are not reported any more once a newer round has started. The exit code is that of the
+first worker that failed by itself. Pure.
 """
 
 from enum import Enum

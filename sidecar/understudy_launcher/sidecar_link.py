@@ -139,7 +139,9 @@ class SidecarLink:
         self._kept_socket.drop()
 
     def keep_open(self) -> None:
-        """Leave the connection open until the process has exited: the sidecar takes its end for the launcher's."""
+        """Leave the connection open until the process has exited: the sidecar takes the end of the connection for the
+        end of the launcher.
+        """
         if self.socket is not None:
             self._closing(self.socket)
             self.socket.detach()

@@ -1,12 +1,12 @@
 """Which snapshots in the slots of a pod's ranks count, and which of them a round restores. Pure.
 
 Rules: the slots are read when no worker of an older round is left, and before those of the next round start. A header
-counts if the round that ran last has written it, or if it counted at the read before and was not overwritten. So a
-process of an older round that has escaped its launcher, and writes after its round was replaced, writes nothing that
-is ever restored. Once a round has its choice, only the chosen snapshot counts: the training continues from it, or from
-the script's own checkpoint, and all others belong to a history that was given up. A rank restores only what was saved
-for the same rank of a world of the same size. A chosen snapshot that did not count at the read was fetched from another
-pod since.
+counts if the round that ran last has written it, or if it counted at the previous read and was not overwritten. So a
+process of an older round that has escaped its launcher, and writes after its round was replaced, writes nothing that is
+ever restored. Once a round has its choice, only the chosen snapshot counts: the training continues from it, or from the
+script's own checkpoint, and all others belong to an abandoned history. A rank restores only a snapshot that was saved
+for the same rank of a world of the same size. If a chosen snapshot did not count at the read, the pod has fetched it
+from another pod since then.
 """
 
 from collections.abc import Mapping, Sequence

@@ -6,7 +6,7 @@ for which round and rank the file is, and what the round restores.
 
 Rules: the launcher reads and writes with system calls and never maps a file. The sizes are sealed, so no worker can
 change them. A process of its own touches the pages, because the first touch of a page takes far longer than a copy: it
-only reads, so it cannot destroy what a worker writes meanwhile. The memory counts as the trainer container's.
+only reads, so it cannot destroy data that a worker writes meanwhile. The memory counts as the trainer container's.
 """
 
 import contextlib
@@ -73,7 +73,9 @@ class SnapshotMemory:
             self._touch(dies_with_us)
 
     def ended(self, pid: int, status: int) -> str:
-        """A child of the launcher has ended. Return why the memory is not allocated; "": it is, or it was another."""
+        """A child of the launcher has ended. Return why the memory is not allocated; "" if it is, or if another child
+        has ended.
+        """
         if pid != self.pid:
             return ""
         self.pid, self.is_allocated = 0, status == 0
@@ -106,7 +108,7 @@ class SnapshotMemory:
                 slot, step, state = slots.get(local_rank, NO_SLOT), choice.saved.step, MEMORY
             os.pwrite(file, reason, ORDER.size)
             os.pwrite(file, struct.pack("<3q", slot, step, len(reason)), _STATE_OFFSET + 8)
-            os.pwrite(file, struct.pack("<q", state), _STATE_OFFSET)  # last: load() reads the others once it is set
+            os.pwrite(file, struct.pack("<q", state), _STATE_OFFSET)  # last: then load() reads the other fields
 
     def _slots(self) -> Slots:
         at = [header_offset(slot, self._slot_bytes) for slot in range(SLOTS)]

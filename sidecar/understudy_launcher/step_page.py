@@ -199,7 +199,7 @@ def _new_page(folder: str) -> int:
 
 
 def inherited_number(low: int) -> int:
-    """The same file under a high number (see _FROM); under its own if RLIMIT_NOFILE is lower than that."""
+    """The same file under a high number (see _FROM); under its own number if RLIMIT_NOFILE is lower."""
     try:
         high = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _FROM)
     except OSError:

@@ -148,7 +148,7 @@ class Supervisor:
         self._snapshots = snapshots  # there is memory for them
         #: In the newest round whose workers have reported a step. None: also if that round has counted its steps.
         self._newest_step: Optional[int] = None
-        self._fetched_since = NO_ROUND  # the oldest round since the last one that had its choice
+        self._fetched_since = NO_ROUND  # the oldest round since the last round with a choice
         self._newest_read: Optional[e.StepsRead] = None  # of the running round: the highest step
         self._is_taken_over: Optional[m.TakeOver] = None  # the order of the job that has claimed this spare
         self._close: Optional[m.ExitLauncher] = None  # in CLOSING
@@ -566,7 +566,7 @@ class Supervisor:
         self._advance(now)
 
     def _learn(self, event: Any, now: float) -> None:
-        """What an event of the zygote means for the modules that it learns."""
+        """Apply an event of the zygote to the learning of modules."""
         if isinstance(event, (e.ZygoteEnded, e.TorchrunCalled)):
             self._learning = Learning(self._learns)
         elif isinstance(event, e.ZygoteLost):

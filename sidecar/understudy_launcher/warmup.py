@@ -40,7 +40,7 @@ class Warmup:
         return [e.Log("the warm-up starts"), e.SpawnWarmup()]
 
     def end(self, why: str) -> None:
-        """It must not start any more, or gets SIGKILL."""
+        """The warm-up must not start any more. If it runs, it gets SIGKILL."""
         if self.state is WarmupState.WAITING:
             self.state = WarmupState.DONE
         self._end_reason = self._end_reason or why

@@ -1,7 +1,7 @@
 """Executes the operator's plan with processes in place of pods: the coordinator, the pods, and the end of the job.
 
 A node is a name and an address of the loopback network, on which one pod runs at a time, as long as there are enough
-nodes. The operator's plan makes all decisions: this is its worker and its gateway for one machine.
+nodes. The operator's plan makes all decisions: this module reconciles, and acts, on one machine.
 """
 
 import asyncio
@@ -255,7 +255,7 @@ class LocalCluster:
             self._output.event(event.type, event.reason, message)
 
     def _record(self, history: RecoveryHistory) -> None:
-        """Keep what the Recovery objects of a cluster would have."""
+        """Keep the facts that the Recovery objects of a cluster would have."""
         for write in plan_recovery_writes(history, self.recoveries):
             match write:
                 case CreateRecovery(name, fields) | PatchRecovery(name, _, fields):

@@ -1,4 +1,4 @@
-"""What a run prints, and what it writes only to its log files.
+"""The output of a run: the lines that it prints, and the lines that it writes only to its log files.
 
 A worker's lines are printed and logged. If many workers, or one worker repeatedly, print the same traceback, only the
 first is printed in full, and the others as one line (tracebacks.py). Lines of launchers and sidecars are logged, in one

@@ -67,7 +67,7 @@ class RunFolder:
         (self.path / OBJECTS).write_text(json.dumps(described))
 
     def recorded(self) -> dict[str, Any] | None:
-        """The last state of a run that has ended; None if it was killed before it could write it."""
+        """The last state of a run that has ended; None if the run was killed before it could write the file."""
         try:
             found = json.loads((self.path / OBJECTS).read_text())
         except (OSError, ValueError):

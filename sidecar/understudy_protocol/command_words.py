@@ -1,10 +1,10 @@
 """Facts about torchrun, and other programs that start ranks, in the words of a container's command. Pure.
 
-Rules: a Python program is torchrun only if it is torch's own: its arguments may contain any word. Any other command,
-such as `bash -c` or numactl, calls torchrun if one of its words contains such a call. `accelerate launch` calls
-torchrun with the options of several processes, or if its configuration file has them; that file is in the pod, so only
-the launcher reads it. Numbers have to be written as numbers: `gpu`, `auto` and variables have a value on the pod's node
-only.
+Rules: a command that runs Python calls torchrun only if the Python program is torch's own: its arguments may contain
+any word. Any other command, such as `bash -c` or numactl, calls torchrun if one of its words contains such a call.
+`accelerate launch` calls torchrun with the options of several processes, or if its configuration file has them; that
+file is in the pod, so only the launcher reads it. Numbers have to be written as numbers: `gpu`, `auto` and variables
+have a value on the pod's node only.
 """
 
 import os

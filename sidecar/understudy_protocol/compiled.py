@@ -1,4 +1,4 @@
-"""The functions of wire.py, compiled: for processes that read and write ten thousands of messages.
+"""The functions of wire.py, compiled: for processes that read and write tens of thousands of messages.
 
 msgspec decodes a correct message in a sixth of the time. If it rejects a message, wire.py decodes it, or raises the
 error. So only wire.py defines what a message is. The launcher, which runs under the user's own interpreter, has no
@@ -41,7 +41,8 @@ _ENCODER = msgspec.json.Encoder()
 _ODD = (msgspec.MsgspecError, KeyError, ValueError, RecursionError)
 #: msgspec accepts integers of any size; wire.py rejects those of more than 64 bits.
 _LONG_NUMBER = re.compile(rb"(?<![.0-9])[0-9]{19}")
-#: 19 digits are searched for as 19 zeros first: the expression is slower than all the rest of a decoding.
+#: A fast search comes first: with all digits replaced by zeros, 19 digits are 19 zeros. The expression takes longer
+#: than all other work of decoding.
 _ZEROS, _AS_ZERO = b"0" * 19, bytes.maketrans(b"123456789", b"000000000")
 #: Linear: the possessive repetitions never backtrack. A string without an end matches to the end of the message, so no
 #: search begins again inside of it.

@@ -79,7 +79,7 @@ class Proactive(str, Enum):
     """Whether a member whose node gets a bad verdict gives its ranks to a spare while it still trains."""
 
     OFF = "Off"
-    NEXT_CHECKPOINT = "NextCheckpoint"  # once all members have saved; from broken hardware at once
+    NEXT_CHECKPOINT = "NextCheckpoint"  # once all members have saved; at once if the hardware is broken
     NOW = "Now"  # at once
 
 

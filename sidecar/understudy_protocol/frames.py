@@ -4,8 +4,8 @@ This is our own code for two reasons. A coordinator must limit the memory that a
 thousand members it has a tenth of a millisecond for each: no task, no queue, no message stored beyond its limit.
 
 Rules: only text messages, and only binary messages once a session has begun (noise.py); each in one frame; no
-extension. A too long frame is rejected by the length in its header, before its body is stored. A frame that breaks a
-rule raises `ProtocolError`, with the code of the close frame that answers it.
+extension. A frame that is too long is rejected by the length in its header, before its body is stored. A frame that
+breaks a rule raises `ProtocolError`, with the code of the close frame that answers it.
 """
 
 import os

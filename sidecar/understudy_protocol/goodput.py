@@ -29,7 +29,7 @@ class Part(Enum):
         return self.value[0].lower() + self.value[1:]
 
 
-#: Only readers use it: the time since the newest step in status. The next step decides about it.
+#: Only readers use it: the time since the newest step in status. The next step shows which part this time belongs to.
 SINCE_LAST_STEP = "sinceLastStep"
 FIELDS = (*(part.field for part in Part), SINCE_LAST_STEP)
 STEPPING = (Part.PRODUCTIVE, Part.REPEATED)

@@ -9,7 +9,7 @@ from understudy_protocol.membership import LeaderSnapshot, StandbyCoordinator
 
 @dataclass(frozen=True)
 class HardState:
-    term: Term = NO_TERM  # the newest in which it voted, which it followed, or in which it led
+    term: Term = NO_TERM  # the newest term in which it voted, followed or led
     voted_for: str = ""  # pod uid of the candidate that got its vote in that term; "" if it followed or led
     config_version: ConfigVersion = NO_CONFIG  # the newest version that it acknowledged
     standby_coordinators: tuple[StandbyCoordinator, ...] = ()

@@ -41,7 +41,7 @@ class Join:
     token: RoundToken  # the newest round that it was assigned to, or received a message about
     group_rank: Optional[int]  # its group rank in that round; None while it waits
     workers: WorkersState  # Running until the newest snapshots are copied after a drain
-    master_port: int  # a free port of this pod, for the store of a round in which it holds rank 0
+    master_port: int  # a free port of this pod, for the store of a round in which it has rank 0
     term: Term = NO_TERM  # the newest term that it knows, or has voted in
     config_version: ConfigVersion = NO_CONFIG  # the newest version that it has acknowledged
     domain: str = ""  # topology domain of its node, as a coordinator has sent it; "" while unknown
@@ -71,7 +71,7 @@ class Welcome:
     domain: str = ""  # topology domain of the member's node
     pod_uid: str = ""  # the coordinator's own
     ip: str = ""
-    verdict: Optional["NodeVerdict"] = None  # None: it does not know it; the member keeps the verdict that it has
+    verdict: Optional["NodeVerdict"] = None  # None: the coordinator knows no verdict, and the member keeps its own
 
 
 @dataclass(frozen=True)
@@ -289,7 +289,7 @@ class Hung:
 @dataclass(frozen=True)
 class CollectiveTimes:
     """When a rank entered the first and the last collective of each of ten steps in a row, as in the launcher's
-    message. Its first and last steps depend on the round alone, so that the reports of all ranks are about the same.
+    message. The steps at which a window may end are the same for all ranks, so the coordinator can compare the ranks.
     """
 
     token: RoundToken
@@ -302,7 +302,7 @@ class CollectiveTimes:
 
 @dataclass(frozen=True)
 class Replicas:
-    """The state of all rollout servers that one worker updates. It replaces the worker's report before.
+    """The state of all rollout servers that one worker updates. It replaces the worker's previous report.
 
     The worker sends the same message to its sidecar, at the beginning and at the end of each update.
     """
@@ -354,7 +354,7 @@ class Leaving:
 
 @dataclass(frozen=True)
 class NodeVerdict:
-    """The verdict for the member's node. It replaces the verdict before."""
+    """The verdict for the member's node. It replaces the previous verdict."""
 
     verdict: Verdict
     reason: str = ""

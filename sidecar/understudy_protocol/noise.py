@@ -1,4 +1,4 @@
-"""The Noise handshake with which the operator opens a session. It also proves a key of its own. Without I/O.
+"""The Noise handshake with which the operator opens a session: it proves that it has the operator's key. Without I/O.
 
 Source: The Noise Protocol Framework, revision 34, https://noiseprotocol.org/noise.html; its protocol
 Noise_KNpsk0_25519_AESGCM_SHA256. Both sides prove that they know the pre-shared key, and the initiator proves that it
@@ -27,7 +27,7 @@ class _Transcript:
     __slots__ = ("_chain", "_cipher", "_hash")
 
     def __init__(self, prologue: bytes) -> None:
-        self._hash = self._chain = _NAME  # of 32 bytes, as a hash has
+        self._hash = self._chain = _NAME  # it has 32 bytes, so Noise uses it in place of its hash
         self._cipher: Optional[Cipher] = None
         self.add(prologue)
 

@@ -85,7 +85,7 @@ class DrillOrder:
 
 @dataclass(frozen=True)
 class Nodes:
-    """The verdicts of all nodes of the job's pods, drains, and a drill. They replace those of the message before."""
+    """The verdicts of all nodes of the job's pods, drains, and a drill. They replace those of the previous message."""
 
     facts: tuple[NodeFact, ...]
     at: float = 0.0  # when they were valid; 0: not known
@@ -143,7 +143,7 @@ class SlowRank:
     rank: int
     pod_name: str
     node: str
-    percent: int  # the duration of a step, of the duration that it would have without this rank
+    percent: int  # the duration of a step, in percent of its duration without this rank
     late_s: float  # how much later than the others it enters the collectives
     since: float  # when it was found
 
@@ -167,7 +167,7 @@ class Snapshot:
     rollouts: Optional[Rollouts] = None  # None: no worker has reported any
     fork_fallbacks: Optional[ForkFallbacks] = None  # None: all workers that should be forked are forked
     lacks_quorum: bool = False  # no majority of the voters is connected, so it cannot replace a member or form a round
-    restarts_left: Optional[int] = None  # that the budget of restarts still allows now; None: not known
+    restarts_left: Optional[int] = None  # restarts that the budget allows now; None: not known
     stepping_since: Optional[float] = None  # the first step of the running round; None: none, or in an earlier term
     slow_rank: Optional[SlowRank] = None  # of the running round; None: none was found
 

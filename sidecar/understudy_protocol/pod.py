@@ -62,7 +62,7 @@ KEY_VOLUME = "understudy-membership"
 KEY_FOLDER = "/understudy-key"  # mounted in the sidecar only
 KEY_FILE = "key"
 OPERATOR_KEY_FILE = "operator.pub"  # beside the key: the operator's public X25519 key, 64 hexadecimal digits
-INJECTED_FILE = "injected.json"  # InjectedFacts as JSON, beside the key: unknown when the pod was created
+INJECTED_FILE = "injected.json"  # InjectedFacts as JSON, beside the key: not known yet when the pod is created
 
 GATEWAY_CONTAINER = "understudy-gateway"  # in front of a rollout server
 GATEWAY_VOLUME = "understudy-gateway"  # memory-backed: a gateway's state of the weights, for its next process
@@ -126,8 +126,8 @@ ENV_POOL = "UNDERSTUDY_POOL"  # of a pool's spare, in place of the job, the coor
 ENV_DEVICES = "UNDERSTUDY_DEVICES"  # number of devices that the trainer requested; not set: none
 ENV_STATE_FOLDER = "UNDERSTUDY_STATE_FOLDER"  # STATE_FOLDER unless set
 ENV_SHARED_FOLDER = "UNDERSTUDY_FOLDER"
-ENV_KEY_FOLDER = "UNDERSTUDY_KEY_FOLDER"  # KEY_FOLDER unless set, as is the next: in a pod both are
-ENV_VERDICT_FOLDER = "UNDERSTUDY_TOLD_FOLDER"  # VERDICT_FOLDER unless set
+ENV_KEY_FOLDER = "UNDERSTUDY_KEY_FOLDER"  # KEY_FOLDER unless set; not set in a pod
+ENV_VERDICT_FOLDER = "UNDERSTUDY_TOLD_FOLDER"  # VERDICT_FOLDER unless set; not set in a pod
 ENV_SHIPPED_FOLDER = "UNDERSTUDY_SHIPPED_FOLDER"  # files that the sidecar copies into the shared folder
 ENV_LISTEN = "UNDERSTUDY_LISTEN"  # the one address that the sidecar listens on; all unless set
 ENV_MODE = "UNDERSTUDY_MODE"  # Auto: if the command calls torchrun, the launcher runs the workers of that call
@@ -146,7 +146,7 @@ ENV_WORKER_GRACE_PERIOD = "UNDERSTUDY_WORKER_GRACE_PERIOD_SECONDS"
 #: For workers; "0": they do not report when they enter collectives. The coordinator has it in its JobShape.
 ENV_SLOW_RANK_PERCENT = "UNDERSTUDY_SLOW_RANK_PERCENT"
 ENV_SNAPSHOT_BYTES = "UNDERSTUDY_SNAPSHOT_BYTES"  # the largest state of a rank; not set: no snapshots
-ENV_SNAPSHOT_EVERY = "UNDERSTUDY_SNAPSHOT_EVERY"  # of so many calls of snapshot.save(), one is stored; 1 unless set
+ENV_SNAPSHOT_EVERY = "UNDERSTUDY_SNAPSHOT_EVERY"  # snapshot.save() stores one of this many calls; 1 unless set
 ENV_SNAPSHOT_COPIES = "UNDERSTUDY_SNAPSHOT_COPIES"  # other pods that keep a copy of each snapshot; 0 unless set
 ENV_SNAPSHOT_FD = "UNDERSTUDY_SNAPSHOT_FD"  # for workers: a file with their snapshots, understudy_torch/snapshot.py
 ENV_ROUND = "UNDERSTUDY_ROUND"  # epoch.term.round, for the workers
@@ -186,11 +186,12 @@ class JobShape:
     update_retries: int = 0  # consecutive failed updates that the worker may retry
     proactive: Proactive = Proactive.OFF  # whether a bad verdict for its node evicts a member
     launcher_timeout_s: float = 15.0  # after this time without an answer of its launcher, a pod is replaced
-    script_fault_rounds: int = 0  # consecutive rounds with all ranks failing alike that end the job; 0: never
+    script_fault_rounds: int = 0  # the job ends after so many rounds in a row in which all ranks fail alike; 0: never
     start_timeout_s: float = 0.0  # a round without a first step after this time hangs; 0: never
     snapshots: bool = False  # whether the pods have memory for snapshots of the training
     snapshot_copies: int = 0  # other pods that keep a copy of each snapshot
-    #: A rank is slow if it makes each step so long, in percent of its duration without this rank; 0: none is.
+    #: A rank is slow if it makes each step this long, in percent of the step's duration without the rank; 0: not
+    #: checked.
     slow_rank_percent: int = 150
 
 

@@ -60,7 +60,7 @@ class Recovery:
     resumed_at: Optional[float]
     reason: str = ""  # why the ladder chose this strategy; "" while that is not known
     running_at: Optional[float] = None  # when all workers of the round had started
-    pause_s: Optional[float] = None  # from the last step before to the first after, as measured by a pod that made both
+    pause_s: Optional[float] = None  # from the last step before the fault to the first one after it, on one pod
     consequences: tuple[Consequence, ...] = ()  # the first ones, at most MAX_CONSEQUENCES
     consequence_count: int = 0  # all that were reported
     tier: Optional[Tier] = None  # where its round restores from; None: the job has no snapshots, or it is not known yet
@@ -92,7 +92,7 @@ class DrilledRound:
 
 @dataclass(frozen=True)
 class History:
-    """The history that the ladder uses. Of two, the one of the newer term is newer; in one term, the higher number."""
+    """The history that the ladder uses. Histories are ordered by term, then by number."""
 
     term: Term
     number: int
@@ -101,4 +101,4 @@ class History:
     open: tuple[Recovery, ...]  # recoveries that have not ended
     failed_starts: int  # consecutive rounds that failed at their start
     drilled: Optional[DrilledRound] = None  # the newest one
-    ended: tuple[Recovery, ...] = ()  # recoveries that have just ended: observers may not know it yet
+    ended: tuple[Recovery, ...] = ()  # recoveries that have just ended: observers may not know that yet

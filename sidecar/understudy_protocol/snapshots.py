@@ -35,7 +35,7 @@ class SavedSteps:
     left, so none of them can be overwritten before the round has restored one.
     """
 
-    whole: tuple[SavedStep, ...]  # those of which each rank of the pod has its part, for its rank in this round
+    whole: tuple[SavedStep, ...]  # the steps for which each rank of the pod has the part of its rank in this round
     newest_step: Optional[int] = None  # that workers of the pod have reported before this round; None: none
     choice: Optional[RestoreChoice] = None  # None: the launcher has not received it yet
 
@@ -45,7 +45,7 @@ class KeptSteps:
     """The copies that a pod keeps of the snapshots of another one."""
 
     group_rank: int  # of the other pod
-    whole: tuple[SavedStep, ...]  # those of which there is a copy for each rank of that pod; oldest first
+    whole: tuple[SavedStep, ...]  # the steps with a copy for each rank of that pod; oldest first
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,8 @@ class WorkerFiles:
 class RunWorkers:
     """The launcher is to run torchrun's workers.
 
-    In the words of the command after the first, and in line_prefix, ${local_rank} stands for the worker's; in
-    line_prefix also ${rank}. env: the environment of each worker, without the values of a round.
+    ${local_rank} stands for the worker's local rank in line_prefix, and in all words of the command except the first.
+    ${rank} stands for its rank in line_prefix. env: the environment of each worker, without the values of a round.
     """
 
     command: tuple[str, ...]

@@ -1,7 +1,7 @@
 """The two HTTP heads that open a WebSocket (RFC 6455), without I/O. frames.py has the frames after them.
 
-Rules: a head has at most as many bytes as its reader allows, and the reader stores no more bytes of a longer one. No
-extension and no subprotocol.
+Rules: the reader limits the bytes of a head, and stores no more bytes of a head that is longer. No extension and no
+subprotocol.
 """
 
 import base64

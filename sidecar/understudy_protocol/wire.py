@@ -85,7 +85,8 @@ def _parse(text: Union[str, bytes]) -> Any:
     try:
         body = _JSON.decode(text if isinstance(text, str) else text.decode())
         if "\\u" in text if isinstance(text, str) else b"\\u" in text:
-            json.dumps(body, ensure_ascii=False).encode()  # half a character can be written in JSON, and nowhere else
+            # JSON can contain half of a surrogate pair, which UTF-8 cannot encode.
+            json.dumps(body, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise WireError(f"not JSON ({error}): {text[:80]!r}") from error
     return body

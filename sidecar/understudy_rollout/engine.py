@@ -68,7 +68,7 @@ class Trainer(Protocol):
 
     async def leave_group(self, group: Optional[Group]) -> None:
         """Also for a group that was never formed, or whose send hangs: then end that send. None: open_group was called
-        and returned no group, so close what it has opened.
+        and returned no group, so close the resources that it has opened.
         """
 
 

@@ -1,10 +1,10 @@
 """One weight update as a transaction: `async with WeightUpdate(replicas, trainer, version=…) as update:`.
 
-Entering takes the steps up to the built group, the body transfers, leaving takes the other steps (`steps`). After any
-failure (an error, a time limit, a cancellation at any await) every step that may have begun is undone before the error
-is raised: on all replicas in parallel, each undo even if others fail. Neither a second cancellation nor the end of
-asyncio.run interrupts the undo. Each of its calls has the limit `timeouts.undo`. The caller gets the first error, with
-later errors as notes.
+Entering the block executes the steps up to the built group, the body transfers, and leaving the block executes the
+other steps (`steps`). After any failure (an error, a time limit, a cancellation at any await) every step that may have
+begun is undone before the error is raised: on all replicas in parallel, each undo even if others fail. Neither a second
+cancellation nor the end of asyncio.run interrupts the undo. Each of its calls has the limit `timeouts.undo`. The caller
+gets the first error, with later errors as notes.
 
 A failed update is not rolled back. If the transfer had begun, the replicas' weights are Uncertain afterwards: they can
 generate, but their admission stays closed until an update succeeds.

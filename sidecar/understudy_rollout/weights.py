@@ -120,7 +120,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Former:
-    """What an update finds: the previous weights, and the group that was not left."""
+    """The state before an update: the previous weights, and the group that was not left."""
 
     held: WeightsStatus
     group: Optional[Group] = None

@@ -3,8 +3,7 @@
 --supervised  as a child of this process, which restarts it after a crash
 --alone       for a pod without a launcher: the sidecar is no member, and only stores the node health verdict
 
-It uses uvloop: there a coordinator of ten thousand members spends a third less CPU on each call than with asyncio's own
-loop.
+It uses uvloop: a coordinator of ten thousand members spends a third less CPU on each call than with asyncio's own loop.
 """
 
 import asyncio
@@ -35,7 +34,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _serve(*, alone: bool) -> int:
-    # Imported here because the supervisor needs none of it, and its memory stays used as long as the pod runs.
+    # Imported here, and not in the supervisor, which runs as long as the pod and would keep the memory of the import.
     import uvloop
 
     from understudy_sidecar import process

@@ -2,8 +2,8 @@
 
 Rules: it tries the addresses in turn. It skips one that takes TCP_S to connect (a pulled cable) or ANSWER_S to answer
 (the kernel of a frozen machine accepts calls that no process answers). A coordinator that gets ten thousand calls at
-once is slow, but answers step by step. membership/calling.py has the order and the pauses; it continues until a link is
-up or another dial() replaces this one. It never dials by itself.
+once is slow, but answers step by step. membership/calling.py has the order and the pauses. A dial() continues until a
+link is up, or until another dial() replaces it. The client never dials by itself.
 """
 
 import asyncio
@@ -158,7 +158,7 @@ class ClientLink(Link):
         self._client, self._on_failed = client, on_failed
         call = Call(client.pod_uid, self.called if address.is_pod else "")
         self._caller = HandshakeCaller(client.key, Role.MEMBER, client.job_uid, call)
-        self._answered_by = ""  # the uid of the pod that the session is with
+        self._answered_by = ""  # the uid of the pod at the other end of the session
         self._token = b""
         self._is_over = False  # it is up, or has failed: Link handles the rest
         self._is_up = False  # both sides have proved the key

@@ -23,7 +23,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Files:
-    """The launcher's memory: the file of each local rank, then those for copies. They replace all files before."""
+    """The launcher's memory: the file of each local rank, then those for copies. They replace all earlier files."""
 
     own: int
     kept: int
@@ -82,7 +82,9 @@ class Ready:
 
 @dataclass(frozen=True)
 class Planned:
-    """overwritten: the pod's own snapshots that fetches have replaced. fetched: those that are in its memory now."""
+    """overwritten: the pod's own snapshots that fetches have replaced. fetched: the fetched snapshots in its memory
+    now.
+    """
 
     token: RoundToken
     kept: tuple[KeptSteps, ...]

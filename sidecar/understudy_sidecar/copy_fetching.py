@@ -1,8 +1,8 @@
 """Fetches the copy of a snapshot of this pod's ranks into the pod's own memory, before its workers load it.
 
 Rules: the holders are tried in turn; if this pod keeps the copy itself, nothing is sent. For each rank, the content
-goes into the slot with the older snapshot, and its header is written once all of it was opened with the key. Once a
-fetch was ended, it writes nothing more: the workers of a newer round, or another fetch, may use the slot.
+goes into the slot with the older snapshot. The header is written once the whole content was opened with the key. A
+fetch that was ended writes nothing more: the workers of a newer round, or another fetch, may use the slot.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ class FetchEnded(Exception):
 
 
 class Fetching:
-    """One fetch. Its thread calls fetch(), another one end()."""
+    """One fetch. Its thread calls fetch(), and another thread calls end()."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """The launcher's memory for snapshots, in the process for copies: files that are mapped, and the headers in them.
 
 understudy_protocol/snapshot_files.py has the layout. The launcher passes the files, but any process of its container
-may do so: a file counts only if its size is sealed and is that of the others.
+may do so: a file counts only if its size is sealed and equals the size of the others.
 """
 
 import fcntl
@@ -35,7 +35,8 @@ class UnsuitableFiles(ValueError):
 
 
 class CopyFiles:
-    """own: by local rank. kept: as many for each pod whose copies are kept. Owns the descriptors.
+    """own: the files by local rank. kept: the same number of files for each pod whose copies are kept. Owns the
+    descriptors.
 
     Raises UnsuitableFiles.
     """
@@ -73,7 +74,9 @@ class CopyFiles:
         return memoryview(self.own[local_rank])[start : start + size]
 
     def own_slot_for(self, local_rank: int, header: Header) -> tuple[int, SavedStep | None]:
-        """The slot for a fetched snapshot: that of the same snapshot, else the oldest. Also what that overwrites."""
+        """The slot for a fetched snapshot: the slot of the same snapshot, else the oldest. Also the snapshot that this
+        overwrites.
+        """
         headers = [self.own_header(local_rank, slot) for slot in range(SLOTS)]
         for slot, x in enumerate(headers):
             if x is not None and (x.saved, x.rank, x.world_size) == (header.saved, header.rank, header.world_size):

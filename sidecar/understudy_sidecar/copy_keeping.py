@@ -22,7 +22,7 @@ from understudy_sidecar.membership.kept_copies import KeptCopies
 
 #: A pod that requests a copy has to read it without a pause of this length.
 STALL_S = 10.0
-#: A pod keeps the copies of at most two others, so this is more than call it at once.
+#: A pod keeps the copies of at most two others, so fewer pods than this call it at once.
 MAX_SERVED = 16
 
 
@@ -56,7 +56,7 @@ class Keeper:
             return self._rules.kept(headers, plan.plan.world_size)
 
     def find(self, group_rank: int, saved: SavedStep, world_size: int) -> list[tuple[int, int]]:
-        """File and slot of this copy, by local rank; empty: this pod has not all of it."""
+        """File and slot of this copy, by local rank; empty if this pod does not have the whole copy."""
         with self._lock:
             if self._files is None:
                 return []
@@ -140,7 +140,7 @@ class Keeper:
         with self._lock:
             files = self._files
         found = self.find(order.group_rank, order.saved, order.world_size)
-        with contextlib.suppress(OSError):  # the other pod sees what it has not got
+        with contextlib.suppress(OSError):  # the other pod notices that bytes are missing
             connection.settimeout(STALL_S)
             if files is None or not found:
                 return
@@ -172,7 +172,7 @@ def _receive_chunks(
 
 
 def _read_into(connection: socket.socket, target: memoryview, *, may_end: bool = False) -> bool:
-    """Fill the target. False: the connection has ended before the first byte, which it may. Raises OSError."""
+    """Fill the target. False: the connection has ended before the first byte, which is no error. Raises OSError."""
     done = 0
     while done < len(target):
         got = connection.recv_into(target[done:])

@@ -3,9 +3,10 @@ connections.
 
 Rules: the launcher passes its memory once it is allocated, over a socket in the shared folder. Of connections to this
 socket that have passed nothing, only the newest stays. This process keeps the files, and passes them to a process for
-copies that replaces one that has ended. A pod that calls about copies is checked here (kept_copies.py) as far as a plan
-can tell. Then its connection is duplicated for the process, which is the only one that uses it from then on. A fetch
-or a flush that a process leaves behind when it ends has failed, and the fetch may have overwritten any snapshot.
+copies that replaces one that has ended. The sidecar checks a pod that calls about copies against the plan
+(kept_copies.py). Then it duplicates the connection for the process, and only the process uses the connection from then
+on. If the process ends during a fetch or a flush, the fetch or flush has failed, and the fetch may have overwritten any
+snapshot.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ from understudy_sidecar.membership.events import (
 from understudy_sidecar.membership.kept_copies import rejection
 
 RESTART_AFTER_S = 1.0
-#: A process that answers a plan later hangs.
+#: If the process takes longer to answer a plan, it hangs.
 PLAN_S = 5.0
 _LISTEN_BACKLOG = 4
 _FILES_LINE_BYTES = 256
@@ -63,7 +64,7 @@ class CopyLink:
         self._plan_until: asyncio.TimerHandle | None = None  # while the process has not answered it
         self._fetching: FetchCopy | None = None  # not answered yet
         self._flushing: RoundToken | None = None  # not answered yet
-        self._files: tuple[int, list[int]] = (0, [])  # how many are the pod's own
+        self._files: tuple[int, list[int]] = (0, [])  # the number of the pod's own files, and all files
         self._process: _Process | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._listener: socket.socket | None = None
@@ -241,7 +242,7 @@ class CopyLink:
         self._answer_plan(None)
 
     def _answer_plan(self, overwritten: tuple[SavedStep, ...] | None = ()) -> None:
-        """In place of the process, which has ended or will: then no copy of an older round arrives."""
+        """Answer in place of the process, which has ended or is being killed: so no copy of an older round arrives."""
         if self._plan_until is not None:
             self._on_planned()
             self._handle(CopiesPlanned(self._plan.token, (), overwritten))

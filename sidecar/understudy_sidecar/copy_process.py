@@ -2,11 +2,12 @@
 
 `python -m understudy_sidecar.copy_process FD`, with the sidecar's socket. It is a process of its own, because a sidecar
 may coordinate thousands of members while gigabytes are encrypted here. The main thread handles the sidecar's messages.
-One thread sends, and each connection of another pod has a thread, as each fetch has.
+One thread sends. Each fetch and each connection of another pod has a thread.
 
 Rules: membership/kept_copies.py decides which copies are kept, and where. A plan is answered when no copy of an older
-round can arrive any more. A copy counts once its header is written, which is last, and after all of it was opened with
-the key. The newest snapshot is copied; those that were saved meanwhile are skipped. The process ends with its sidecar.
+round can arrive any more. A copy counts once its header is written. The header is written last, after the whole copy
+was opened with the key. The newest snapshot is copied; those that were saved meanwhile are skipped. The process ends
+with its sidecar.
 """
 
 import contextlib

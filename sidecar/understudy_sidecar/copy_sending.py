@@ -1,12 +1,12 @@
 """Sends the newest snapshots of a pod's ranks to the pods that keep its copies.
 
-Rules: one snapshot at a time, and the one of the rank whose copies are oldest. While it is sent, its slot is marked, so
-that a save overwrites the other slot and waits for nothing. If the header has changed before the last chunk, or if a
-newer plan comes, the connection is closed: the other pod drops an incomplete record. Chunks of 1 MiB are encrypted
-straight from the slot, and sent to all holders. A holder that cannot be reached is called again after RETRY_S. If a
-round gets other holders, they get the newest snapshot again. A flush sends both slots: the drained workers of other
-ranks may have ended one save earlier. It ends when nothing is left to send, and each holder has closed its connection:
-then it has stored what it has received.
+Rules: one snapshot at a time, first of the rank whose copies are oldest. While it is sent, its slot is marked, so that
+a save overwrites the other slot and waits for nothing. If the header has changed before the last chunk, or if a newer
+plan comes, the connection is closed: the other pod drops an incomplete record. Chunks of 1 MiB are encrypted straight
+from the slot, and sent to all holders. A holder that cannot be reached is called again after RETRY_S. If a round gets
+other holders, they get the newest snapshot again. A flush sends both slots: the drained workers of other ranks may have
+ended one save earlier. It ends when nothing is left to send, and each holder has closed its connection: then it has
+stored what it has received.
 """
 
 import socket
@@ -38,7 +38,7 @@ class CopySender:
         self._changed = threading.Condition()
         self._files: CopyFiles | None = None
         self._plan: c.RoundCopyPlan | None = None
-        self._holders: tuple[RoundToken, tuple[CopyHolder, ...]] = (NO_ROUND, ())  # that the copies in _sent went to
+        self._holders: tuple[RoundToken, tuple[CopyHolder, ...]] = (NO_ROUND, ())  # the holders of the copies in _sent
         self._sent: dict[int, tuple[SavedStep, ...]] = {}  # by local rank: the newest ones, oldest first
         self._serials: dict[int, int] = {}  # of the newest snapshot of the round that was sent, by local rank
         self._streams: dict[str, socket.socket] = {}  # by pod uid
@@ -120,7 +120,7 @@ class CopySender:
         self, files: CopyFiles, plan: c.RoundCopyPlan, local_rank: int, *, is_flush: bool
     ) -> tuple[int, int, bytes] | None:
         """The slot of the newest snapshot of this round, unless it was sent, and its header. In a flush also the slot
-        of the other one.
+        of the other snapshot.
         """
         found: list[tuple[SavedStep, int, bytes]] = []
         for slot in range(SLOTS):

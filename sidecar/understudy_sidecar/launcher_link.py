@@ -1,7 +1,8 @@
 """The unix socket in the shared emptyDir between the pod's launcher and its sidecar: JSON lines.
 
 A pod has one launcher: a newer connection replaces an older one. Any process of the pod may connect (shared_socket.py).
-A connection has HELLO_S for its LauncherHello, and of those that have sent none only the newest WAITING stay.
+A connection has HELLO_S for its LauncherHello. Of the connections without a LauncherHello, only the newest WAITING
+stay.
 
 HoldSocket passes a duplicate of a socket to the launcher, as ancillary data of the bytes of its line. The stream's
 buffer cannot do this, so an outbox of our own writes the lines one by one. A launcher that does not read is
@@ -62,7 +63,7 @@ class LauncherLink:
             self._holds_socket = True
 
     def drop_socket(self) -> None:
-        """Have the launcher close the duplicate. One from an earlier sidecar stays: it keeps the membership."""
+        """Have the launcher close the duplicate. A duplicate from an earlier sidecar stays: it keeps the membership."""
         if self._outbox is not None and self._holds_socket:
             self._outbox.put(DropSocket())
             self._holds_socket = False

@@ -1,7 +1,7 @@
 """One WebSocket, of either side: whole messages in and out of a TCP connection, without a task or a queue of its own.
 
 Rules: `send` never waits; all replies to one read go out in one write. If more than UNSENT_BYTES wait when the next
-message comes, besides the longest of the waiting messages, the peer reads too slowly: the link is cut and logged once.
+message comes, the peer reads too slowly: the link is cut and logged once. The longest waiting message is not counted.
 The peer may call again, and no other link waits for it. A protocol error ends only this connection. Server and client
 subclass `Link`; CallerLinks uses its upper half.
 
@@ -94,7 +94,7 @@ class Link(asyncio.Protocol):
     def taken_over(self) -> Iterator[int]:
         """A duplicate of the socket, for another process. This link ends, and leaves the connection open.
 
-        Only while the peer waits for an answer: what this link has read already is lost.
+        Only while the peer waits for an answer: bytes that this link has read already are lost.
         """
         fd = os.dup(self.transport.get_extra_info("socket").fileno())
         try:

@@ -1,13 +1,13 @@
-"""Watches connections that have just got a message: is it acknowledged by the kernels of their machines?
+"""Watches whether the kernels of the peers' machines acknowledge a message that was just sent to them.
 
-All in one timer: a coordinator may watch thousands at once.
+One timer for all connections: a coordinator may watch thousands at once.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-#: Seconds between two looks, and what each link adds: a look costs about 2 us for a link.
+#: Seconds between two checks, and the seconds that each link adds: a check costs about 2 us for each link.
 LOOK_S = 0.05
 LOOK_S_PER_LINK = 0.00002
 

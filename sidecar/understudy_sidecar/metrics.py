@@ -17,7 +17,7 @@ from understudy_sidecar.membership.round_state import RoundPhase
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 RENDEZVOUS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
-#: Other causes of a round than a fault: it is the job's first one, or there was none (a member came back, say).
+#: Causes of a round that are no fault: the round is the job's first, or there was no fault (a member came back, say).
 FIRST, NO_FAULT = "First", "None"
 FAULTS = tuple(fault.value for fault in Fault)
 

@@ -1,4 +1,4 @@
-"""Process-wide settings of the kernel and of Python: any member may have to coordinate ten thousand."""
+"""Process-wide settings of the kernel and of Python: any member may have to coordinate ten thousand members."""
 
 import resource
 

@@ -38,8 +38,8 @@ ORDER_FILE = "order.json"
 LAUNCHER_FILE = "launcher-connected"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 TERMINATION_LOG = Path("/dev/termination-log")
-#: The most bytes of a file in the state folder: all that the volume takes. The hard state of a standby coordinator has
-#: a leader snapshot (client.py), and while the file is replaced there are two of it.
+#: The most bytes of a file in the state folder: the size of the volume. The hard state of a standby coordinator has a
+#: leader snapshot (client.py), and while the file is replaced, the volume contains both versions.
 STATE_BYTES = 32 << 20
 PRIVATE, PUBLIC = 0o600, 0o644
 T = TypeVar("T")

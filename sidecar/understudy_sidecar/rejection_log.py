@@ -21,7 +21,7 @@ class RejectionLog:
         self._suppressed: dict[tuple[str, str], int] = {}  # since the last line about it
 
     def log(self, peer: str, kind: str, text: str) -> None:
-        """kind: groups all warnings of which one line is enough. text: that line."""
+        """kind: warnings of one kind are logged as one line. text: that line."""
         self._reset_after_quiet()
         subject = (kind, peer)
         if subject in self._suppressed:

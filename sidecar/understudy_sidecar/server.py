@@ -96,8 +96,8 @@ class SidecarIdentity:
 def max_waiting(members: int) -> tuple[int, int]:
     """The most callers without a proof, in total and from one address, in a job of this many members.
 
-    All members may call at once, from one address if there is a proxy or SNAT, while the server has not yet seen the
-    end of their abandoned calls; spares, candidates and the operator call too.
+    All members may call at once, from one address if there is a proxy or SNAT. Meanwhile the server may not have seen
+    the end of their abandoned calls. Spares, candidates and the operator call too.
     """
     return min(MAX_WAITING, 512 + 4 * members), min(MAX_WAITING, 128 + 2 * members)
 

@@ -17,7 +17,7 @@ from understudy_sidecar.server import Claimable, SidecarIdentity
 
 #: The most bytes of one file of a Secret: the API server accepts no larger Secret.
 SECRET_BYTES = 1 << 20
-#: The next one is for probes.
+#: The port after it is for probes.
 _MOST_PORT = 65535
 
 
@@ -50,7 +50,7 @@ class Settings:
 
     @property
     def address(self) -> str:
-        """That other members and the operator call."""
+        """The address that other members and the operator call."""
         return with_port(self.ip, self.port)
 
 

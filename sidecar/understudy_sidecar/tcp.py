@@ -65,7 +65,7 @@ class Unacknowledged(NamedTuple):
 #: Packets in a row without an acknowledgment. In a network that loses packets, three are lost by chance too often.
 UNREACHABLE_PACKETS = 3
 UNREACHABLE_PACKETS_IF_LOSSY = 5
-#: Longer than a virtual machine stands still when it moves to another host, usually.
+#: Usually longer than the pause of a virtual machine that moves to another host.
 UNREACHABLE_S = 1.0
 
 

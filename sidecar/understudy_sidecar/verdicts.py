@@ -1,8 +1,8 @@
 """The node health verdict in a sidecar: the operator's, in the pod's annotation too, and a file on the node.
 
-Rules: the node is faulty as long as the operator or the file reports it; the withdrawal of one leaves the other. The
-operator's verdict survives a crash of the sidecar; the next process checks the files again. Each file is checked every
-INTERVAL_S.
+Rules: the node is faulty as long as the operator or the file reports it. If one of them withdraws its verdict, the
+other one stays in effect. The operator's verdict survives a crash of the sidecar; the next process checks the files
+again. Each file is checked every INTERVAL_S.
 
 - The annotation, which the kubelet writes to a file, works without a coordinator. A file that is missing, empty or
   broken is ignored: the last verdict stays in effect, because only another verdict withdraws it. If a verdict could not

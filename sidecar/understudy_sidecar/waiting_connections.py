@@ -6,9 +6,9 @@ Rules:
   connection.
 - At most `max_per_address` connections of one address wait: one more evicts the oldest of that address. Members of a
   node may share an address (SNAT), so the number follows from the job's size.
-- At most `max_connections` connections wait: one more evicts a connection of the network with the most, in it of the
-  address with the most, and there the oldest. A network is a /64 of IPv6, or one address. So a flood from a few
-  addresses or networks evicts its own connections, and none of a member that calls from another one.
+- At most `max_connections` connections wait: one more evicts a connection of the network with the most connections. In
+  this network it evicts the oldest connection of the address with the most. A network is a /64 of IPv6, or one address.
+  So a flood from a few addresses or networks evicts only its own connections.
 """
 
 import asyncio

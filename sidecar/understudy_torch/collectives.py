@@ -133,7 +133,7 @@ def read_flight_recorders() -> list[Any]:
 
 
 def read_entries(recorded: list[Any]) -> list[Entry]:
-    """The collectives in the flight recorders, oldest first. Entries that are not understood are left out."""
+    """The collectives in the flight recorders, oldest first. Entries of an unknown form are skipped."""
     json = importlib.import_module("json")  # scripts that report no collectives need not import it
     found: set[Entry] = set()
     for text in recorded:

@@ -4,11 +4,11 @@
     reader = SnapshotReader(FileSystemReader(folder))
     dcp.load(state, storage_reader=reader)  # reader.step: of the snapshot; None: it was read from the folder
 
-Rules: each rank stores all items of its own plan, as they were before DCP has left replicated tensors to one rank. So
+Rules: each rank stores all items of its own plan, as they were before DCP assigned replicated tensors to one rank. So
 each rank restores from its own memory alone, and the metadata that it needs are those of its own items. A snapshot fits
 only the same rank of a world of the same size; for others the coordinator chooses storage, on all ranks at once, and
-the given reader reads and reshards. If the shards have changed in a world of the same size, a load fails: it would fill
-a part of a tensor only. Objects that are no tensors are pickled by DCP, and unpickled by its load.
+the given reader reads and reshards. If the shards have changed in a world of the same size, a load fails, because it
+would fill only a part of a tensor. Objects that are no tensors are pickled by DCP, and unpickled by its load.
 
 Source of the interfaces: the docstrings of torch.distributed.checkpoint.StorageWriter and StorageReader.
 """
@@ -44,8 +44,8 @@ _ITEMS = "torch.distributed.checkpoint"  # the key of a snapshot that a Snapshot
 
 
 class SnapshotWriter(StorageWriter):  # type: ignore[misc]  # torch is not installed where types are checked
-    """Stores a state as the snapshot of `step`. As with snapshot.save(), what cannot be stored leads to a message, and
-    the training continues. `has_stored`: whether this rank has stored it.
+    """Stores a state as the snapshot of `step`. As with snapshot.save(), a state that cannot be stored leads to a
+    message, and the training continues. `has_stored`: whether this rank has stored it.
 
     The planner must not cache its plans (enable_plan_caching): nothing is stored then.
     """
@@ -90,7 +90,7 @@ class SnapshotWriter(StorageWriter):  # type: ignore[misc]  # torch is not insta
 class SnapshotReader(StorageReader):  # type: ignore[misc]  # as above
     """Restores the snapshot that the coordinator has chosen for the round. If it has chosen none, `storage` is read.
 
-    Of these, the first `step` or the first load waits for the choice, as snapshot.load() does. Raises the errors of
+    The first use of `step`, or the first load, waits for the choice, as snapshot.load() does. Raises the errors of
     snapshot.load(), and ValueError if the snapshot was not stored by a SnapshotWriter.
     """
 

@@ -47,7 +47,7 @@ _files: Optional[tuple[int, memoryview]] = None  # bell and page, once opened
 _page: Optional[memoryview] = None  # set at the first step
 _looked = False  # whether this process has looked for a page
 _reports: Optional[collectives.CollectiveReports] = None
-_record_from = collectives.NEVER  # of the calls: from then on _reports records them
+_record_from = collectives.NEVER  # the number of the call from which on _reports records calls
 
 
 def step(n: int, total: Optional[int] = None) -> None:

@@ -15,8 +15,8 @@ writes the header last. So a worker that is killed at any instant leaves the oth
 fit, or that cannot be restored, fails this save with a message on stderr, and the training continues. Outside a job, or
 in one without memory for snapshots, both functions do nothing.
 
-The structure is what torch.save writes for the state with tensors of the device "meta" in place of its tensors, and for
-the places of its DTensors, of which the shards are stored. It is read with weights_only=True: it executes no code. The
+The structure is the output of torch.save. It has the state, with tensors of the device "meta" in place of its tensors,
+and the places of its DTensors, whose shards are stored. It is read with weights_only=True: it executes no code. The
 digest is SHA-256 over the names in the header, the structure, and the sums of the tensors' blocks as 64-bit integers:
 each flipped bit changes the sum of its block, and a sum costs less than the copy. The contents are mapped, because a
 copy into a mapping takes half the time of a system call. A slot's pages are mapped at once at its first use in a
@@ -72,7 +72,7 @@ def load(like: Optional[Any] = None) -> Optional[Any]:
     """The state that the coordinator has chosen for the round, its tensors on the CPU; None: see reason().
 
     like: needed if the state has DTensors: a state as for save(), whose DTensors have the mesh and the placements. Only
-    these are read. A DTensor is restored from the shard of this rank, on the device of the shard in `like`.
+    its DTensors are read. A DTensor is restored from the shard of this rank, on the device of the shard in `like`.
 
     Waits for the choice, which comes once the workers of all pods have been started. Raises DamagedSnapshotError,
     ValueError if `like` has no DTensor, or one with another shard, in place of a DTensor, and RuntimeError after a
@@ -83,7 +83,7 @@ def load(like: Optional[Any] = None) -> Optional[Any]:
 
 
 def save(step: int, state: Any) -> bool:
-    """Keep `state` as the snapshot of `step`. Return whether it was stored: not between two that `every` selects.
+    """Keep `state` as the snapshot of `step`. Return whether it was stored; False for a call that `every` skips.
 
     state: dicts, lists and tuples of tensors (strided, of any device and dtype), DTensors, numbers, texts and bytes. Of
     a DTensor, the shard of this rank is stored.
@@ -213,7 +213,7 @@ class _Memory:
             return False
 
     def complain(self, text: str, about: str = "") -> None:
-        """about: what is the same in texts of which only the first one is written."""
+        """about: of several texts with the same `about`, only the first one is written."""
         if (about or text) not in self._complaints and len(self._complaints) < 10:
             self._complaints.add(about or text)
             _say(text)
@@ -443,7 +443,9 @@ _looked = False  # whether this process has looked for its memory
 
 
 def _memory() -> Optional[_Memory]:
-    """The memory of this process. A number that is of another file by now, because a parent closed ours, is none."""
+    """The memory of this process. If the inherited number belongs to another file by now, because a parent closed ours,
+    there is no memory.
+    """
     global _found, _looked
     if not _looked:
         _looked = True

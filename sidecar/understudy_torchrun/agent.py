@@ -102,7 +102,9 @@ class Agent:
         step_timeout_s: float = 0.0,
         fork_fallback_reason: str = "",
     ) -> None:
-        """fork_fallback_reason: why torchrun runs the workers and not the launcher, in mode Auto; "": that is asked."""
+        """fork_fallback_reason: in mode Auto, why torchrun runs the workers, and not the launcher; "" in mode
+        Torchrun.
+        """
         self.state = AgentState.AWAY
         self.supervisor = Supervisor(
             pid,
@@ -251,7 +253,7 @@ class Agent:
             self._nothing_runs()
 
     def _on_steps_read(self, event: e.StepsRead) -> None:
-        if self._begin is None:  # else it is from the previous workers, whose folder remains until the next ones begin
+        if self._begin is None:  # else it is about the previous workers, whose folder remains until the next ones begin
             self._report_start()
             self._to_supervisor(event)
 
@@ -264,7 +266,7 @@ class Agent:
             return
         self._nothing_runs()
         self._report_nothing_left()
-        if self.state is AgentState.POLL:  # and it has not been answered LeaveRendezvous
+        if self.state is AgentState.POLL:  # and the answer was not LeaveRendezvous
             self._answer(c.Interrupt())
 
     def _nothing_runs(self) -> None:

@@ -125,7 +125,7 @@ def _call(config: Any, entrypoint: str, arguments: Sequence[Any]) -> RunWorkers:
 
 
 def _run_id(config: Any) -> str:
-    """With --standalone torchrun generates one, so each pod would have another."""
+    """With --standalone torchrun generates one, so each pod would have a different one."""
     is_generated = config.rdzv_backend == "c10d" and config.rdzv_endpoint == "localhost:0"
     return os.environ.get("PET_RDZV_ID", "") if is_generated else str(config.run_id)
 

@@ -92,7 +92,7 @@ class TorchrunSession:
         return isinstance(self._call(c.PollsMembers()), c.ContinueTraining)
 
     def name_run(self) -> None:
-        """Called before the workers of a round are started, and again when all of them have been."""
+        """Called before the workers of a round are started, and again when all of them have been started."""
         self.hold_signals_back()
         with self._lock:
             self._find_workers(anyway=True)

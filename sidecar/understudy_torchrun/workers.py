@@ -137,7 +137,7 @@ class TorchrunWorkers:
         return [Survivor(worker.local_rank, one.pid, one.state, one.name) for worker, one in found if one is not None]
 
     def ended(self, fd: int) -> Optional[WorkerEnded]:
-        """How the worker of a readable pidfd has ended. kill_group can still reach it until forget()."""
+        """How the worker of a readable pidfd has ended. signal_group can reach it until forget()."""
         worker = self._running.get(fd)
         return None if worker is None else _end(worker)
 

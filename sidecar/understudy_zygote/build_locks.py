@@ -1,13 +1,13 @@
 """The lock files of torch's extension builds: a build that was killed leaves its file, and all later workers wait.
 
 torch (torch.utils.file_baton) creates the file before a build and removes it afterwards. Other processes wait until it
-is gone, without a word or an end, and then load the result.
+is gone, without a message and without a time limit, and then load the result.
 
 Rules: a fork writes its identity into the lock file that it creates. A lock is removed only if its content names a
-process of this kernel and PID namespace that does not exist any more, so a worker of an earlier round; then the next
-worker builds. It is removed before torch tries to create it, under a lock of the folder, because torch takes a file
-that vanishes while it waits for the end of a build. About any other lock, a worker that waits says which file it waits
-for, and what to do.
+process of this kernel and PID namespace that does not exist any more, that is, a worker of an earlier round. Then the
+next worker builds. It is removed before torch tries to create it, under a lock of the folder, because torch takes a
+file that vanishes while it waits for the end of a build. If a worker waits for any other lock, it logs the path of this
+file, and the fix.
 """
 
 import contextlib

@@ -6,7 +6,7 @@ Rules: the script is parsed, not run. Only variables that the script itself sets
 modules. A line counts as run before another one if it precedes it, also within functions. If a script computes the
 names of the variables that it sets, in a loop for instance, each known name that precedes the import counts. A value
 that the variable already has changes nothing. If a script leaves the import to modules that are not known here, the
-import counts as its last one. A script that cannot be parsed fails when it runs.
+import counts as the last import of the script. A script that cannot be parsed fails when it runs.
 """
 
 import ast

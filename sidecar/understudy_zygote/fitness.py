@@ -36,7 +36,7 @@ class ForkSafety:
         return _thread_reason(others, [self._importer_of.get(thread, "") for thread in others]) if others else ""
 
     def unsafe_import(self) -> str:
-        """What the last import did that prevents forks; "" if nothing."""
+        """The effect of the last import that prevents forks; "" if there is none."""
         others = _lasting_threads()
         if others:
             what, named = _described(others)

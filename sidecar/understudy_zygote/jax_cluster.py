@@ -1,12 +1,12 @@
 """A bare jax.distributed.initialize() joins the processes of the round.
 
 jax asks a list of classes, one for each kind of cluster, for the address of its coordinator, which is a thread of
-process 0, and for the number of processes and the process's own one. This module puts a class for rounds in front of
-them, when the script imports jax.
+process 0, for the number of processes, and for the process's own number. This module puts a class for rounds in front
+of them, when the script imports jax.
 
 Rules: MASTER_PORT is free for jax if the worker of rank 0 would serve torch's store. If a store listens there already,
-process 0 chooses a port, and the others get it through the store; all members have torch then. On TPUs jax's own
-classes are asked, because their runtime has numbers of its own.
+process 0 chooses a port, and the others get it through the store; all members have torch then. On TPUs, jax uses its
+own classes, because the TPU runtime numbers the processes itself.
 """
 
 import datetime

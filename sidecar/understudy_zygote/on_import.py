@@ -1,6 +1,6 @@
 """Acts on a module once it is imported, without importing it: a script may set variables for its import.
 
-Rules: a module of another version may lack what is acted on. No error of that reaches the script.
+Rules: a module of another version may lack the expected attributes. No error about these reaches the script.
 """
 
 import contextlib

@@ -5,8 +5,8 @@ the import of torch.optim.optimizer by the script registers the hook. A script t
 then the page has calls that were not made here.
 
 A step counts if its optimizer has made a step before, since the last step that counted; the first one of all counts
-too. So of several optimizers that take turns one counts, and another one takes over if that one is not used any more.
-Accumulated gradients make one step, and an evaluation makes none.
+too. So if several optimizers take turns, only one counts. If it is not used any more, another one counts. Accumulated
+gradients make one step, and an evaluation makes none.
 
 The optimizer's own number of steps (Adam has one) continues after a checkpoint was loaded, so it is used if it is known
 without waiting for a GPU. Otherwise the steps of this round are counted, and reported as such.

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class AdoptionKeys:
-    """The key to call a spare with, its pool's, and the key that it gets, its job's."""
+    """The key of the pool, with which the operator calls the spare, and the key of the job, which the spare gets."""
 
     line: Keys
     job: str  # 64 hexadecimal digits

@@ -60,7 +60,7 @@ class CoordinatorLink:
         return self._search.coordination
 
     def follow(self, follow: Follow) -> None:
-        """Do what the newest reconcile wants."""
+        """Follow the newest plan."""
         self._message_bytes = follow.message_bytes
         for call in self._calls.values():
             if call.line is not None:

@@ -1,4 +1,4 @@
-"""Kubernetes Events on an object of ours, or on one whose pods are injected.
+"""Kubernetes Events on an object of ours, or on an object whose pods are injected.
 
 Rules:
 - An event is written at least once. It is sent again if it got no answer, or if this replica may not write now.

@@ -176,7 +176,7 @@ class Executor:
             raise
         except ApiError as error:
             refusal = read_refusal(error.status, str(error), key=intent_key(intent))
-            if refusal is not None:  # each attempt has a new name: without it, equal rejections are equal
+            if refusal is not None:  # each try has a new name: without it, equal rejections are equal
                 refusal = replace(refusal, message=refusal.message.replace(name, "<pod>"))
             if refusal is not None and refusal.kind is RefusalKind.SERVER:
                 pending.refusal = refusal  # the API server may have created the pod

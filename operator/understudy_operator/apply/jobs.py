@@ -37,7 +37,7 @@ class JobExecutor:
                 refusal = read_refusal(error.status, str(error), key=intent_key(DryRun()))
                 if refusal is None:
                     raise
-                if manifest["kind"] == "Pod":  # each attempt has a new name: without it, equal rejections are equal
+                if manifest["kind"] == "Pod":  # each try has a new name: without it, equal rejections are equal
                     name = manifest["metadata"]["name"]
                     refusal = replace(refusal, message=refusal.message.replace(name, "<pod>"))
                 refusals.append(refusal)

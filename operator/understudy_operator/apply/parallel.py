@@ -10,7 +10,8 @@ from understudy_operator.plan.facts.refusals import Refusal
 
 FIRST_AT_ONCE = 4
 AT_ONCE = 256
-#: A task of another job waits for this long, and for as long again at its own steps.
+#: If the other ready tasks take longer than this, fewer calls run at once: a task of another job waits for them at each
+#: of its steps.
 BUSY_S = 0.005
 T = TypeVar("T")
 

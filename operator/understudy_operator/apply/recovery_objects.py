@@ -2,7 +2,7 @@
 
 Rules:
 - Reconciles never wait for these writes: a task sends them one by one, and always the next write that the newest plan
-  asks for. So a job whose faults follow fast costs fewer writes, and not later ones.
+  asks for. So if faults follow each other fast, states between them are skipped, and the newest state is not delayed.
 - A job sends at most BURST writes at once, then WRITES_PER_S. A fault that has left status before its turn gets no
   object.
 - The task lists the job's objects before its first write. From then on it knows them from its own writes: no other
@@ -56,13 +56,13 @@ class RecoveryWriter:
         return self._task is None or self._task.done()
 
     def update(self, job: Job, history: RecoveryHistory) -> None:
-        """Write these objects soon, in place of those of the call before."""
+        """Write these objects soon, in place of those of the previous call."""
         self._history = history
         if self.is_idle and (self._known is None or plan_recovery_writes(history, self._known)):
             self._task = asyncio.create_task(self._run(job), name="recoveries")
 
     async def stop(self, finish_s: float = 0.0) -> None:
-        """Writes that could not be sent in that time are dropped, and what is known of the job's objects."""
+        """Drop the writes that could not be sent in that time, and the known state of the job's objects."""
         task, self._task = self._task, None
         if task is not None:
             if finish_s:

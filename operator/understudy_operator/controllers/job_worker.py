@@ -66,7 +66,8 @@ from understudy_protocol.enums import CloseReason
 
 #: A plan deletes pods only for this long after its observation. Then the next reconcile decides again.
 DELETES_FOR_S = 5.0
-#: Changed pods that are read at once (5 ms), and the pods of a job from which on its plan is made in a thread (10 ms).
+#: At most this many changed pods are read at once (5 ms). A job with at least this many pods is planned in a thread (10
+#: ms).
 READ_AT_ONCE, PLANNED_IN_A_THREAD = 100, 500
 #: Status writes without an answer that are remembered. Beyond this the oldest are dropped.
 MOST_UNCONFIRMED = 50
@@ -230,7 +231,7 @@ class JobWorker:
         try:
             nodes = self._store.nodes(self._read_node)
             await self._job_pods.refresh(job, self._children(job), nodes, self._clock.wall())
-        except API_FAILURES as error:  # these pods are only reported: without an answer, the last ones stay
+        except API_FAILURES as error:  # these pods are only reported: without an answer, the previous list stays
             log.warning("the pods of Jobs that wait could not be listed: %r", error)
 
     async def _read_changed_pods(self, job: Job) -> None:

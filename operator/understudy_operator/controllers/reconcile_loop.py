@@ -1,8 +1,8 @@
 """The loop of every worker: it reconciles when it is enqueued, and when the last reconcile's requeue time has passed.
 
 Rules:
-- After a failed reconcile the loop pauses for a growing backoff. After MIN_PAUSE_S of it an enqueue ends the pause: the
-  change that enqueued the worker may be the fix.
+- After a failed reconcile the loop pauses for a growing backoff. After the first MIN_PAUSE_S of this backoff an enqueue
+  ends the pause: the change that enqueued the worker may be the fix.
 - After each reconcile the loop pauses for PAUSE_PER_PLANNING_S times the planning time, at most LONGEST_PAUSE_S. A job
   of thousands of pods changes all the time while they start. Without the pause, the operator would only plan.
 - If a loop ends in another way than by `stop` or a last reconcile, the supervisor restarts it (supervisor.py), and it

@@ -79,7 +79,7 @@ def job_seconds(jobs: Jobs, now: float) -> Values:
 
 
 def job_lost_seconds(jobs: Jobs) -> Values:
-    """By fault: what faults have cost the jobs that have not ended."""
+    """By fault: the seconds that faults have cost the jobs that have not ended."""
     lost = [entry for job in jobs if job.goodput is not None and not job.terminal_state for entry in job.goodput.lost]
     return {(fault.value,): sum(entry.seconds for entry in lost if entry.fault is fault) for fault in Fault}
 

@@ -132,7 +132,9 @@ def _grace_s(spec: kept_fields.PodSpec) -> float:
 
 
 def _port(spec: kept_fields.PodSpec) -> int:
-    """That of the sidecar. Users may write anything: then the operator calls the usual one."""
+    """The port of the sidecar. Users may write anything: if it is no valid port, the operator calls the default
+    port.
+    """
     port = number_in(_environment(spec, names.ENV_PORT))
     return port if port is not None and _LEAST_PORT <= port <= _MOST_PORT else names.COORDINATOR_PORT
 

@@ -5,8 +5,8 @@ Rules:
   watch may send an event twice, or late. resourceVersions are numbers that grow over all objects of a resource.
 - A late message does not restore a removed object.
 - A list replaces a whole kind, because a watch that started again does not report the deletions that it missed. A list
-  shows a moment after its request. It wins over all older content, even with newer versions (an API server restored
-  from a backup counts from an older one), and loses against everything that arrived after the request.
+  shows the state at a moment after its request. It replaces all older content, even if that has newer versions (an API
+  server restored from a backup counts from an older one). It does not replace content that arrived after the request.
 - Labels select the watched objects. ownerReferences decide which job an object belongs to: a copy with the same labels
   belongs to none, so the operator neither counts nor deletes it. Objects of a job are in the job's namespace.
 - The objects of a namespace take at most NAMESPACE_BYTES, estimated by their JSON. An object beyond that is malformed.

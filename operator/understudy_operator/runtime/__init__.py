@@ -1,1 +1,3 @@
-"""What all processes of the operator use: clock, HTTP client and servers, limits. Nothing here knows a job."""
+"""The parts that all processes of the operator use: clock, HTTP client and servers, limits. Nothing here knows a
+job.
+"""

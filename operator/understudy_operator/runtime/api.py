@@ -1,8 +1,8 @@
 """Raw dicts to and from the API server, over the connection of `kubernetes.aio`.
 
 The library's typed models silently drop unknown fields, so this module uses only paths and JSON. A request that is
-answered with 429 is sent again when the server says so, and so is a creation that met a conflict on a quota. Callers
-handle all other errors.
+answered with 429 is sent again at the time that the server names. A creation that met a conflict on a quota is sent
+again, too. Callers handle all other errors.
 """
 
 import asyncio

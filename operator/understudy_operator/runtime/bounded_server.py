@@ -5,9 +5,9 @@ Rules:
   Until then it costs a socket with a small buffer: no TLS, no parser.
 - A connection in a slot has `request_s` for TLS and headers, and then `body_s` for the body. After these times, or
   `idle_s` after the last answer, the server closes it.
-- If no slot is free, an address whose network has fewer slots than another network gets one of these at once. The
-  server closes a connection without a pending answer: of a network with more than its share, or else the longest idle
-  one of any address.
+- If no slot is free, an address whose network has fewer slots than another network gets a slot of that network at once.
+  The server closes a connection without a pending answer: of a network with more than its share, or else the longest
+  idle one of any address.
 - A body has a Content-Length of at most `body` bytes, checked before it is read. Bodies of more than SMALL bytes are
   read in turn: addresses that send slowly wait for addresses that send fast.
 - Answers are computed one at a time, in turn: addresses with slow answers wait for unknown ones, and these for

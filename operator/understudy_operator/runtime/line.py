@@ -3,8 +3,8 @@
 The pod at the other end may belong to any user, and even a pod of the job is not trusted. Rules:
 - The operator connects to the given address. It speaks no HTTP beyond the upgrade, so no answer can redirect it.
 - Before the peer has proved the key, it may send UNPROVEN_BYTES in all, including the answer to the upgrade, and the
-  operator waits CONNECT_S for all of it. After that the caller sets the limit of a message, which may have one value
-  for every BYTES_PER_VALUE bytes: values take more memory than their JSON.
+  operator waits CONNECT_S for all of it. After that the caller sets the limit of a message. A message may also have
+  only one value for every BYTES_PER_VALUE bytes of this limit, because values take more memory than their JSON.
 - A line keeps up to KEPT_BYTES of an incomplete message. A longer message needs room, which all lines share
   (ROOM_BYTES, of which a namespace may have NAMESPACE_BYTES). Until there is room, the line reads nothing, and the
   peer's time does not run.
@@ -13,9 +13,9 @@ The pod at the other end may belong to any user, and even a pod of the job is no
   may use the unused share of the last CREDIT_S at once, so an ordinary message does not wait.
 - Only messages that open with the session's key show that the peer responds. Every PING_S the operator sends an empty
   message, which the peer answers. If no whole message arrives for SILENT_S, the line ends. It also ends FRESH_S after
-  the operator has sent the newest answered empty message, even if others arrive: a relay may have delayed them.
-  While the operator receives a long message, it allows the time that the message takes at FRAME_BYTES_PER_S. A relay
-  that knows no key can send bytes, too, so both times are extended at most by that of the longest message (`limit`).
+  the operator has sent the newest answered empty message, even if others arrive: a relay may have delayed them. While
+  the operator receives a long message, it allows the time that the message takes at FRAME_BYTES_PER_S. A relay that
+  knows no key can send bytes, too. So both times are extended at most by the time of the longest message (`limit`).
   WebSocket pings and pongs end the line: an attacker between the two sides could send them, and a sidecar sends none.
 - `enqueue` never waits. If more than UNSENT_BYTES wait when the next message comes, the line is cut off.
 """
@@ -84,8 +84,8 @@ def message_room() -> FairSemaphore:
 class Share:
     """The share of this process's CPU time and memory for all lines of one job.
 
-    CPU time and not elapsed time, because on a busy node this process does not run for moments.
-    room: shared by the lines of all jobs.
+    CPU time and not elapsed time, because on a busy node this process sometimes does not run. room: shared by the lines
+    of all jobs.
     """
 
     def __init__(self, namespace: str = "", room: FairSemaphore | None = None) -> None:
@@ -108,7 +108,7 @@ class Share:
     def spending(self) -> Iterator[None]:
         """The body reads messages. It must not await, because it is charged for all of this thread's CPU time.
 
-        It is charged for a turn of the event loop, too.
+        The body is charged for a turn of the event loop, too.
         """
         began = time.thread_time()
         try:

@@ -1,4 +1,4 @@
-"""`python -m understudy_cli.dashboard`: the program of the chart's Deployment. `understudy dashboard` is that of users.
+"""`python -m understudy_cli.dashboard`: the program of the chart's Deployment. Users run `understudy dashboard`.
 
 It needs neither typer nor rich, which the image of the operator does not have.
 """

@@ -32,8 +32,8 @@ from understudy_cli.views.pages import Page, PageAddress, changes, page
 MOST_STREAMS = 64
 #: Rows of one message.
 MOST_ROWS = 1_000
-#: A stream without changes sends a comment, which fails if the browser has gone. Ages of spares and nodes, which the
-#: server computes, are at most so old.
+#: A stream without changes sends a comment, which fails if the browser has gone. The server computes the ages of spares
+#: and nodes again at least this often.
 HEARTBEAT_S = 10.0
 VIEWS = ("fleet", "job", "spares", "nodes")
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -65,7 +65,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Board:
     """The newest Fleet, and its pages."""
 
-    #: A page with ages is made again after this time.
+    #: A page with ages is computed again after this time.
     FRESH_S = 1.0
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class Board:
         return found
 
     async def wait(self, seen: Fleet, limit_s: float) -> None:
-        """Until there is a newer Fleet, at most so long."""
+        """Until there is a newer Fleet, at most for this time."""
         if self.fleet is seen:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), limit_s)

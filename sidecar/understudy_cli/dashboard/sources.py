@@ -1,4 +1,4 @@
-"""What the dashboard shows: the objects of a cluster, one Fleet at each change."""
+"""The content of the dashboard: the objects of a cluster, one Fleet at each change."""
 
 import time
 from collections.abc import Iterator, Sequence

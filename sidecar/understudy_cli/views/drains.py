@@ -51,7 +51,7 @@ class DrainPlan:
 
     @property
     def remark(self) -> str:
-        """What the user should know about the request; "" if nothing."""
+        """A note for the user about the request; "" if there is none."""
         if self.with_ranks > self.spares:
             few = "1 spare is" if self.spares == 1 else f"{self.spares} spares are"
             return f"{few} ready for {self.with_ranks} pods: the others follow when new spares are ready"
@@ -98,7 +98,7 @@ def requested_rows(drain: DrainPlan) -> tuple[DrainRow, ...]:
 def drain_rows(
     drain: DrainPlan, pods: Iterable[Pod], recoveries: Iterable[Recovery], known: Collection[float | None]
 ) -> tuple[DrainRow, ...]:
-    """What has become of the drained pods. pods, recoveries: of the job now. known: when earlier ones were detected."""
+    """The state of the drained pods. pods, recoveries: of the job now. known: when earlier ones were detected."""
     left = {pod.uid for pod in pods if not pod.has_ended}
     newest = {recovery.cause.pod: recovery for recovery in recoveries if recovery.detected_at not in known}
     return tuple(_row(pod, newest.get(pod.name), exists=pod.uid in left) for pod in drain.pods)

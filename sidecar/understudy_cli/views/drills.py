@@ -1,4 +1,4 @@
-"""`drill`: whether a job can be broken on purpose, and what a fault like this one costs. Pure.
+"""`drill`: whether a job can be broken on purpose, and the cost of such a fault. Pure.
 
 The operator decides about a request, breaks the job, and records that in status.drill
 (understudy_operator/plan/faults/drills.py).

@@ -1,4 +1,4 @@
-"""`goodput`: what the time of jobs went to, and what faults have cost, by cause and by node. Pure."""
+"""`goodput`: the parts of the time of jobs, and the cost of faults by cause and by node. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

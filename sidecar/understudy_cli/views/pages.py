@@ -35,7 +35,9 @@ class PageAddress:
 
 @dataclass(frozen=True)
 class DashboardState:
-    """Of the program itself. is_complete: all kinds were listed. warnings: why something is missing or old."""
+    """The state of the program itself. is_complete: all kinds were listed. warnings: why something is missing or
+    old.
+    """
 
     is_complete: bool
     warnings: tuple[str, ...]
@@ -67,7 +69,7 @@ class JobLine:
 
 @dataclass(frozen=True)
 class Span:
-    """When a job trained. more_faults, more_lanes: that the page does not have."""
+    """When a job trained. more_faults, more_lanes: the number that the page does not have."""
 
     started_at: float | None
     ended_at: float | None
@@ -87,10 +89,11 @@ class LossLine:
 
 @dataclass(frozen=True)
 class GoodputLine:
-    """What the time of a job went to until `since`, in Unix seconds. The browser adds the time from then on.
+    """The parts of a job's time until `since`, in Unix seconds. The browser adds the time from then on.
 
-    seconds: of each part, in the order of the bar. part: the current one; "" after the end of the job. is_stepping: it
-    runs until stepped_at, and what follows is not decided yet. unit: of lost time times devices.
+    seconds: of each part, in the order of the bar. part: the current one; "" after the end of the job. is_stepping:
+    this part runs until stepped_at, and the part of the time since then is not known yet. unit: of lost time times
+    devices.
     """
 
     seconds: Mapping[str, float]

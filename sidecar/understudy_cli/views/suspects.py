@@ -1,7 +1,7 @@
 """The rank that the others waited for, from the logs of a job. Pure.
 
 At a hang and at the timeout of a collective, the ranks that report first are those that wait, so status may name one of
-them. The logs know more:
+them. The logs show more:
 
 - Hang: all workers have written their stacks. If at most half of the ranks are outside of torch.distributed, the
   others wait for these. Otherwise, the ranks of the smallest group of equal stacks are the suspects, if the group is
@@ -54,7 +54,7 @@ class Suspects:
 
 
 def need_logs(recovery: Recovery) -> bool:
-    """Whether the logs may know more than the recovery."""
+    """Whether the logs may show more than the recovery."""
     return recovery.fault == "Hang" or is_timeout(recovery)
 
 

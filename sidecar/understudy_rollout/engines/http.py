@@ -2,8 +2,8 @@
 
 Rules: an error answer raises EngineRefused with the server's text. A request that could not be delivered raises
 NotDelivered: the server has certainly not executed it. After any other failure that is unknown. Each request has its
-own connection, because uvicorn closes a connection after an error without notice, and the undo would hit that. So
-nothing here is bound to an event loop, and nothing needs a close.
+own connection, because uvicorn closes a connection after an error without notice, and the undo would use such a
+connection. So nothing here is bound to an event loop, and nothing needs a close.
 
 If the server is given as its Gateway, requests go through the gateway: they carry the update and its fence, and the
 gateway forwards those of the running update. A call that finds no gateway waits GATEWAY_BACK_S for it, because

@@ -7,10 +7,10 @@ Two traps. SGLang's scheduler exits, and the server with it, if memory has to be
 idle. A pause returns when all requests are answered, but the scheduler may not have finished the last of them. So the
 adapter waits for idleness with a flush.
 
-It also exits if memory has to be resumed that is not released. So the adapter tracks whether it is. A request that was
-sent and got no answer counts as executed, because the server executes each received request in order, even if its
-client has gone. A rejected request counts as not executed. After either, `resume_generation` lets the server generate a
-token, and corrects a wrong assumption.
+The scheduler also exits if it has to resume memory that is not released. So the adapter tracks whether the memory is
+released. A request that was sent and got no answer counts as executed, because the server executes each received
+request in order, even if its client has gone. A rejected request counts as not executed. After either,
+`resume_generation` lets the server generate a token, and corrects a wrong assumption.
 
 A sleeping server does not survive an update: another program, or a trainer that ended during its update, has released
 some of its memory. No request reports that. But the server generates no token, and answers `/health_generate` with 503

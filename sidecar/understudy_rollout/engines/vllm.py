@@ -9,12 +9,13 @@ Traps that the adapter avoids:
   the adapter checks for that, and wakes the server up before it pauses it.
 - A wake-up resumes generation as soon as all memory is back. So the adapter pauses the server again, because resuming
   is a separate step.
-- Layers receive their tensors one by one. After an interrupted update some layers wait for the rest: a request then
-  crashes the engine, and the next update's first tensors are taken for that rest, so that its last ones are dropped.
-  The end of an update repairs such layers, even of an update without tensors; a failed chunk ends its update without
-  that. So the adapter ends any unfinished update before it sends more tensors, and before generation resumes.
-- Without a configured weight transfer no such update exists. Then weights that may meet an interrupted load are loaded
-  twice: the end of the first load repairs all layers.
+- Layers receive their tensors one by one. After an interrupted update some layers wait for their missing tensors. Then
+  a request crashes the engine, and the engine takes the first tensors of the next update for the missing ones, and
+  drops the last ones. The end of an update repairs such layers, even of an update without tensors. But an update that
+  ends by a failed chunk repairs nothing. So the adapter ends any unfinished update before it sends more tensors, and
+  before generation resumes.
+- Without a configured weight transfer there are no such updates. Then, if a load may have been interrupted, the adapter
+  loads the next weights twice: the end of the first load repairs all layers.
 - A failed reset of the prefix cache is reported in an answer with status 200.
 """
 

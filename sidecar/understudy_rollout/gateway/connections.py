@@ -1,10 +1,10 @@
 """The connections of unauthenticated clients: their number, and the cost of each.
 
 Rules:
-- At most `most` connections are open. If one more arrives, the gateway closes some of the network that has the most
-  connections without a complete request: the oldest ones of that network's address with the most of them. If the
-  requests of all connections wait for the server, the new one is answered 503. A network is a /64 of IPv6, or one
-  address.
+- At most `most` connections are open. If one more arrives, the gateway closes some connections without a complete
+  request. It takes the network that has the most of these, in this network the address with the most, and of this
+  address the oldest. If the requests of all connections wait for the server, the new one is answered 503. A network is
+  a /64 of IPv6, or one address.
 - A connection takes at most about 480 KiB of memory: its unfinished header fields (MAX_FIELDS of FIELD_BYTES, stored
   twice), or one request and one answer, of which only small parts are buffered at once (bodies.py, proxy.py).
 - A client that reads nothing for UNREAD_S loses its connection.
@@ -34,7 +34,7 @@ READ_BYTES = 16 << 10
 _KERNEL_BYTES = 64 << 10
 _BACKLOG = 1024
 _ACCEPT_AGAIN_S = 0.1
-#: One in this many connections is closed at once, because the search for them takes a millisecond.
+#: An eviction closes one in this many of the permitted connections at once: the search for them takes a millisecond.
 _EVICTED = 32
 _CROWDED = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"

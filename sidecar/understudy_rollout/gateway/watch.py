@@ -1,9 +1,9 @@
 """Detects that the server behind the gateway was restarted: by an open connection, and a check each second.
 
 The kernel ends that connection as soon as the server's process ends, before another process can listen. So while the
-connection is open, requests can reach only the known server, and while it is not, none is sent (`connected`). Its end
-is handled in the event loop's callback, not in a task that it wakes: before that task ran, an answer of a restarted
-server could arrive. If a server closes idle connections, the gateway reconnects.
+connection is open, requests can reach only the known server. While it is closed, the gateway sends no request
+(`connected`). Its end is handled in the event loop's callback, not in a task that it wakes: before that task ran, an
+answer of a restarted server could arrive. If a server closes idle connections, the gateway reconnects.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """A gateway's state of its server's weights, in a file for the gateway that starts after it.
 
-Rules: a message is in the file before it is answered, so a gateway that crashes never knows more afterwards than was
-true. The stored state counts only for the server process that it describes; `listener` identifies that. For any other
-server, or if the process is unknown, the state is Uncertain. The file belongs on a memory-backed volume of the pod,
-which survives the containers but not the pod.
+Rules: a message is in the file before it is answered. So after a crash of the gateway, the file never claims more than
+was true. The stored state counts only for the server process that it describes; `listener` identifies this process. For
+any other server, or if the process is unknown, the state is Uncertain. The file belongs on a memory-backed volume of
+the pod, which survives the containers but not the pod.
 """
 
 import json

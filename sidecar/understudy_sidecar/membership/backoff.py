@@ -32,7 +32,7 @@ class Backoff:
     _has_lost: bool = False  # the newest round is counted in `losses`
 
     def restore(self, failures: int) -> None:
-        """Take the count from the previous coordinator, which knew of no progress since."""
+        """Take the count from the previous coordinator, which had seen no progress since these failures."""
         self.failures, self._has_progress = failures, failures == 0
 
     def on_round(self, now: float) -> None:

@@ -3,10 +3,10 @@
 All members use the same order, so that they meet: first a host that another member has named, then the standby
 coordinators, then the last coordinator (it may have stepped down and be the only one left), then the coordinator's
 Service. A member waits long in the candidate pool of the first standby coordinator that it reaches, because the others
-come there too. In later pools it waits only for a moment. Then it begins a new turn, with a longer stay at the first.
-So members that start at different times, or that reach different standby coordinators, soon are in one pool together,
-even if a majority needs all of them. A standby coordinator does not call itself: its own vote counts in its pool,
-wherever its member is connected.
+come there too. In later pools it waits only for a moment. Then it begins a new turn, with a longer stay in the first
+pool. So members that start at different times, or that reach different standby coordinators, soon are in one pool
+together, even if a majority needs all of them. A standby coordinator does not call itself: its own vote counts in its
+pool, wherever its member is connected.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from understudy_protocol.pauses import growing_pause_s
 from understudy_sidecar.membership.events import SERVICE
 
 #: Longer than all members need to detect a hung coordinator (a few missing heartbeats). Doubles in each turn: k members
-#: are in the pool at one time if each of them is elsewhere for less than 1/k of the time.
+#: are in the pool at the same time if each of them spends less than 1/k of the time elsewhere.
 FIRST_WAIT_S = 10.0
 MAX_WAIT_S = 40.0
 NEXT_WAIT_S = 2.0
@@ -58,7 +58,7 @@ class Calls:
     ) -> tuple[tuple[str, ...], float]:
         """The hosts to call, in order, and the seconds to wait before. followed: the last coordinator's host.
 
-        It has all hosts, so that a member whose last hosts do not answer calls the first ones again.
+        The list has all hosts. So a member whose last hosts do not answer calls the first hosts again.
         """
         last = None if self._last is None else self._order[self._last]
         known = [*(standby.ip for standby in standbys), *([followed] if followed else [])]

@@ -14,13 +14,13 @@
     CAMPAIGNING  a newer configuration or epoch is known         IDLE         Redirect: the callers call the next host
     any          the coordinator is known, or the job is closed  IDLE         Redirect or Close to all callers
 
-Rules: a standby coordinator requests no votes before a majority is in its pool that can vote for it, so a member that
-alone has lost the coordinator, or missed a change of the voter configuration, cannot increase the term (Raft's
-pre-vote): members of a newer term end the term of each coordinator that they join. Members call only after they have
-lost their coordinator, are in one pool at a time, and use the same order (calling.py), so votes rarely split. Each
-caller decides how long it waits. The candidate's own member counts as a caller, wherever it is connected, until it has
-voted for another candidate. Only the operator's appointment begins an epoch: a candidate campaigns only for terms in
-the epoch of its voter configuration.
+Rules: a standby coordinator requests no votes before its pool has a majority that can vote for it (Raft's pre-vote). So
+a member cannot increase the term if it alone has lost the coordinator, or has missed a change of the voter
+configuration. This matters because a member of a newer term ends the term of each coordinator that it joins. Members
+call only after they have lost their coordinator, are in one pool at a time, and use the same order (calling.py), so
+votes rarely split. Each caller decides how long it waits. The candidate's own member counts as a caller, wherever it is
+connected, until it has voted for another candidate. Only the operator's appointment begins an epoch: a candidate
+campaigns only for terms in the epoch of its voter configuration.
 """
 
 from dataclasses import dataclass

@@ -1,11 +1,11 @@
 """The voter configuration, the standby coordinators, and the leader snapshot that they get while the coordinator lives.
 
-Rules: all members are in the voter configuration. When they change, the coordinator proposes a
-new configuration, at most every CONFIG_CHANGE_S and not before the last proposal is committed; the first one while a
-round runs. While a proposal is pending, new members and new standby coordinators get the same version again. There are
-at most MAX_STANDBY_COORDINATORS: spares first (the least likely to fail with the training), each on another node than
-the ones before it and the coordinator, as long as there are such nodes. Only standby coordinators get the list of
-voters and the state that members do not resend: the counts and the ladder's history.
+Rules: all members are in the voter configuration. When the members change, the coordinator proposes a new
+configuration, at most every CONFIG_CHANGE_S and not before the last proposal is committed. It proposes the first
+configuration while a round runs. While a proposal is pending, new members and new standby coordinators get the same
+version again. There are at most MAX_STANDBY_COORDINATORS: spares first (the least likely to fail with the training),
+each on another node than the ones before it and the coordinator, as long as there are such nodes. Only standby
+coordinators get the list of voters and the state that members do not resend: the counts and the ladder's history.
 """
 
 from understudy_protocol import membership as m
@@ -80,7 +80,7 @@ def choose_standby_coordinators(state: CoordinatorState) -> tuple[m.StandbyCoord
 def has_electable_standby(state: CoordinatorState) -> bool:
     """Whether the members can elect a successor that has this coordinator's leader snapshot.
 
-    The other members elect it. Of two voters, one is no majority: the operator appoints that one after 8 s.
+    The other members elect it. One of two voters is no majority: the operator appoints this voter (elections.py).
     """
     has_standby = state.voter_configs.committed.exists and any(
         standby.pod_uid in state.roster.connected for standby in state.config_changes.standbys

@@ -32,7 +32,9 @@ from understudy_sidecar.membership.voter_config import ConfigChanges, Tally, Vot
 
 @dataclass(frozen=True)
 class PreviousTerm:
-    """What is known of the term before: by the operator's appointment, and by the leader snapshot of this pod."""
+    """The known facts about the previous term, from the operator's appointment and from the leader snapshot of this
+    pod.
+    """
 
     coordinator_uid: str = ""  # of the previous coordinator, if members have elected this one
     leader_snapshot: m.LeaderSnapshot | None = None  # the newest; names the previous rank holders and coordinator
@@ -118,9 +120,10 @@ class CopyPlacement:
 
     holders: dict[int, tuple[str, ...]] = field(default_factory=dict)  # uids by group rank
     plans: dict[str, CopyPlan] = field(default_factory=dict)  # by uid
-    #: That the plans were made from: Joins and domains, the number of members with ranks, and uids of those that leave.
+    #: The facts from which the plans were made: Joins and domains, the number of members with ranks, and uids of those
+    #: that leave.
     facts: tuple[list[m.Join], list[str], int, set[str]] = field(default_factory=lambda: ([], [], 0, set()))
-    removals: int = 0  # of members, when the holders were last checked
+    removals: int = 0  # the roster's count of removals when the holders were last checked
     place_at: float | None = None  # when the copies of a round that continues are placed again; None: they have been
 
 
@@ -130,7 +133,7 @@ class Swaps:
 
     requests: dict[str, str] = field(default_factory=dict)  # the user's reason, by uid of a pod that a user drains
     begun: dict[str, Swap] = field(default_factory=dict)  # by uid of a member that drains before it is replaced
-    checked: tuple[int, int, bool] = (-1, -1, False)  # what decided when swaps were last looked for
+    checked: tuple[int, int, bool] = (-1, -1, False)  # the facts at the last check for swaps
 
 
 @dataclass

@@ -17,7 +17,8 @@ from understudy_sidecar.membership.roster import MemberRecord
 from understudy_sidecar.membership.round_state import RoundPhase
 
 HOLDERS_JOIN_S = 5.0
-#: A pod reports the owners in its plan, and those whose copies it has: as many each as the job wants copies.
+#: A pod reports the owners in its plan, and the owners whose copies it has. Each of these two lists has at most as many
+#: owners as the job wants copies.
 MOST_OWNERS = 2
 
 
@@ -31,8 +32,8 @@ def plan_round(state: CoordinatorState, active: Sequence[MemberRecord]) -> dict[
 
 
 def adopt(state: CoordinatorState) -> None:
-    """The round of the previous coordinator continues. Until its workers have the choice they wait for the reports of
-    all members, and a member without a plan sends none.
+    """The round of the previous coordinator continues. Its workers wait for the choice, the choice waits for the
+    reports of all members, and a member without a plan sends no report.
     """
     if state.shape.snapshot_copies:
         wait_s = 0.0 if state.restores.choice is None else HOLDERS_JOIN_S
@@ -132,7 +133,7 @@ def _send(state: CoordinatorState, uids: Iterable[str]) -> None:
 
 
 def _holders_of_joins(state: CoordinatorState) -> dict[int, tuple[str, ...]]:
-    """Of the previous coordinator."""
+    """The holders in the plans of the previous coordinator, by group rank of the owner."""
     found: dict[int, tuple[str, ...]] = {}
     for member in state.roster.members.values():
         for kept in (member.kept or ())[: MOST_OWNERS * state.shape.snapshot_copies]:

@@ -1,11 +1,11 @@
 """Which members keep the copies of the snapshots of which pods. Pure: the same facts give the same placement.
 
 Rules: a copy goes to another pod, in another zone if there is one, otherwise to another node if there is one. A zone is
-a topology domain, or a node whose domain is unknown. Each member keeps the copies of at most one pod for each copy that
-the job wants, which is the memory that it has. A holder stays as long as it is a member and no better zone is there.
+a topology domain, or a node whose domain is unknown. Each member keeps the copies of at most as many pods as the job
+wants copies: its memory has room for these. A holder stays as long as it is a member and no better zone is there.
 Spares come first: a spare that gets the ranks whose copies it keeps fetches nothing. Then the largest other zone gives
-the next holder, so that the last pods find one, too. A pod that finds only members of its own zone changes with a
-pod that does not. The work is O(n log n).
+the next holder, so that the last pods find one, too. A pod that finds only members of its own zone changes with a pod
+that does not. The work is O(n log n).
 """
 
 import heapq
@@ -32,7 +32,7 @@ def place_copies(
 ) -> list[tuple[str, ...]]:
     """The uids of the holders of each owner: `copies` of them, or fewer if there are too few members.
 
-    previous: those of the placement before.
+    previous: the holders of the previous placement.
     """
     placed: list[tuple[str, ...]] = [() for _ in owners]
     for number in range(copies):
@@ -97,7 +97,7 @@ class _Pass:
                 heapq.heappush(heap, entry)
 
     def _exchange(self, fits: Callable[[int, Site], bool]) -> None:
-        """Each owner without a holder takes that of another one, which takes a free member."""
+        """Each owner without a holder takes the holder of another owner, which takes a free member."""
         others: Iterator[int] = iter([n for n, site in enumerate(self._holders) if site is not None])
         for number in self._unplaced():
             for other in others:

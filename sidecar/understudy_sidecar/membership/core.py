@@ -1,7 +1,7 @@
 """One sidecar without its edges: its member, voter, candidate and coordinator, and the order between them. Pure.
 
-`handle(event, now)` returns effects, which the caller carries out in order. The process (app.py,
-waiting_connections.py) and the simulation differ only in sockets, files and clocks: each has one core for a sidecar.
+`handle(event, now)` returns effects, which the caller carries out in order. The process (app.py, caller_links.py) and
+the simulation differ only in sockets, files and clocks: each has one core for a sidecar.
 
 Rules: a sidecar has either a coordinator or a candidate, never both. The candidate gets the current knowledge of the
 pod's member. One term has one coordinator: the hard state has every term that this sidecar has voted in, followed or

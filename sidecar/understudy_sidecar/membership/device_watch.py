@@ -2,7 +2,7 @@
 
 Rules: its launcher reports whether it was given devices, and looks for them when the sidecar asks. While the pod waits
 for ranks, the sidecar asks every CHECK_S. The pod is unable to take ranks if not all of its devices have answered for
-UNABLE_S. If they have never answered, that takes FIRST_ANSWER_S, as in a pool: a driver may take long to initialize.
+UNABLE_S. If they have never answered, the limit is FIRST_ANSWER_S, as in a pool: a driver may take long to initialize.
 A pod with ranks is not checked: its workers use the devices. All times are seconds of the monotonic clock. Pure.
 """
 
@@ -60,7 +60,7 @@ class DeviceWatch:
         return CheckReadiness(self._number, devices_only=True)
 
     def missing_reason(self, now: float) -> str:
-        """Why the pod is unable to take ranks; "": it is not."""
+        """Why the pod is unable to take ranks; "" if it is able."""
         if self._missing_since is None:
             return ""
         limit_s = UNABLE_S if self._have_answered else FIRST_ANSWER_S

@@ -2,8 +2,8 @@
 
 Rules: a fault is counted when all failures of its round are gathered, and the first of them is the cause
 (first_failure.py). The coordinator evicts a member, or ends the job, only if that member certainly failed first, so it
-pings all other actives before. One that does not answer was lost earlier, and is the cause, and so is one that was
-asked to end before its answer. If a report of an earlier failure arrives meanwhile, the order is uncertain, and no
+pings all other actives before. An active that does not answer was lost earlier, and is the cause. So is an active that
+was asked to end before its answer. If a report of an earlier failure arrives meanwhile, the order is uncertain, and no
 member is evicted. A coordinator without a majority counts no fault and ends no job for a spent budget: it may be
 partitioned or replaced, and the worker may have failed because of that. The member is removed by eviction.py. A drill
 (drills.py) evicts no member.
@@ -119,7 +119,7 @@ def _count_pending_fault(state: CoordinatorState, now: float) -> None:
     assert pending is not None
     first = pending.failures.first
     member = state.roster.members.get(first.pod_uid)
-    if member is not None and member.uid not in state.roster.leaving:  # it ends anyway otherwise, and is not charged
+    if member is not None and member.uid not in state.roster.leaving:  # a leaving member ends anyway, uncharged
         keep_reason = pending.keep_reason or ("" if pending.failures.is_certain else UNCERTAIN)
         count_fault(state, member, first.cause, pending.at, now, failed_at=first.at, keep_reason=keep_reason)
 

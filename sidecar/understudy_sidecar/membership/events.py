@@ -85,7 +85,7 @@ class Hangup:
 class WatchMachines:
     """Each of these links has just got a message. Report those whose machines do not acknowledge it (Unreachable).
 
-    It replaces the one before, and ends after `for_s` seconds.
+    It replaces the previous WatchMachines, and ends after `for_s` seconds.
     """
 
     links: tuple[int, ...]

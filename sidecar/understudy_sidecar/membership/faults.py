@@ -15,7 +15,7 @@ from understudy_sidecar.membership.roster import MemberRecord
 #: Related losses (the node's other pods, the rack's other nodes) are reported within this time: one round for all. The
 #: coordinator also gathers the failures of a round for this long to find the first one.
 GATHER_S = 0.02
-#: Why another member gets the ranks of one that ended: neither charges the budget.
+#: Reasons in the recovery log if the ranks go to another member. Neither of them charges the budget.
 LOST = "its pod is lost"
 LEAVES = "its pod was asked to end"
 
@@ -45,7 +45,8 @@ def lose_member(
     worker_entry = state.recovery_log.newest_worker_fault()
     if worker_entry is not None and state.fault_history.has_evicted(worker_entry.detected_at):
         worker_entry = None  # all others were still connected then
-    # Its last message may have been delayed: only an answer shows that it was there after the worker's failure.
+    # Its last message may have been delayed: only an answer shows that the member was connected after the worker's
+    # failure.
     was_lost_first = worker_entry is not None and member.last_heard <= worker_entry.detected_at
     if worker_entry is not None and (not has_assignment or has_not_answered or was_lost_first):
         blame_lost_member(state, member, fault, reason, recovery_reason, now, local_rank=local_rank)

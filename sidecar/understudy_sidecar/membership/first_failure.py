@@ -11,8 +11,8 @@ Rules:
 - A time more than CLOCK_ERROR_S before the round was formed is impossible, and so is a time after its report has
   arrived: the clock is wrong, or the pod lies. Then the time of arrival counts. A time that is less than CLOCK_ERROR_S
   before the round counts as the beginning of the round.
-- Clocks alone evict no pod. It is certain which pod failed first only if its report, or one of its node, arrived first,
-  and no other failure has an earlier time at all.
+- Clocks alone evict no pod. A pod has certainly failed first only if the first report came from this pod or from its
+  node, and no other failure has an earlier time.
 """
 
 import math

@@ -4,9 +4,10 @@ makes no first step, which only the coordinator can detect (faults.hang.startTim
 Rules: a worker that hangs blocks all others in their next collective, so all launchers report within a moment, each
 about its slowest worker. The coordinator gathers reports until every active has reported or finished, or for GATHER_S,
 or until a worker fails. The cause is the slowest rank: the one with the lowest step, and among these the one that made
-it first. Then it recovers as from a failed worker, but evicts the pod only if the others can wait for no other pod: all
-have reported, and no other one is at that step. A step cancels the report of its member. If members are leaving or
-silent, they are the cause. silence.py finds members that neither step nor report. All work per message is O(1).
+it first. Then the coordinator recovers as from a failed worker. It evicts the pod only if the others can wait for no
+other pod: all actives have reported, and no other rank is at that step. A step cancels the report of its member. If
+members are leaving or silent, they are the cause. silence.py finds members that neither step nor report. All work per
+message is O(1).
 
 Before the first step: if no worker of the round has made a step within startTimeout after the round was formed, the
 coordinator asks all actives for the stacks of their workers, and gathers the answers for STACKS_S. A step of any worker

@@ -1,8 +1,8 @@
 """The copies that a pod keeps for other pods: whose it accepts, where each one goes, and which are whole. Pure.
 
 The memory has sets of files: a set has a file for each rank of one pod, with two slots. Rules: a pod accepts copies
-only from the owners in the plan of its newest round. A copy goes into the slot of its rank with the older one, so a
-copy that is cut leaves the newer one whole. A set keeps the copies of an owner until the plan gives the set to another
+only from the owners in the plan of its newest round. A copy goes into the slot of its rank with the older copy, so an
+incomplete copy leaves the newer one whole. A set keeps the copies of an owner until the plan gives the set to another
 one and this owner's first copy comes: a round whose holders have changed can still restore from it.
 """
 
@@ -40,8 +40,8 @@ class KeptCopies:
         return reason or ("" if group_rank in self._set_of else "this pod has no memory for its copies")
 
     def place(self, group_rank: int, header: Header, slots: Slots) -> tuple[int, int] | None:
-        """The file and the slot for this copy; None if its rank is not one of the owner's, or if there is a newer copy
-        in that slot, or the same one in either.
+        """The file and the slot for this copy; None if its rank is not one of the owner's, if that slot has a newer
+        copy, or if one of the two slots has this copy.
         """
         local_rank = header.rank - group_rank * self._nproc
         if header.world_size != self._plan.world_size or not 0 <= local_rank < self._nproc:
@@ -79,7 +79,7 @@ class KeptCopies:
         return []
 
     def _age(self, found: Header | None, header: Header) -> tuple[bool, SavedStep]:
-        """The smaller, the sooner the slot is overwritten: an empty one and those of another rank first."""
+        """The slot with the smallest age is overwritten first: an empty slot, or a slot of another rank."""
         is_same = found is not None and (found.rank, found.world_size) == (header.rank, header.world_size)
         return (is_same, found.saved) if found is not None else (False, SavedStep(NO_ROUND, -1))
 
@@ -110,7 +110,7 @@ def fetched_steps(own: Slots, group_rank: int, nproc: int, world_size: int) -> t
 
 
 def rejection(newest: RoundToken, plan: CopyPlan, token: RoundToken, group_rank: int, pod_uid: str) -> str:
-    """Why a pod with this plan, of this newest round, accepts no copy of that pod and round; "": it does."""
+    """Why a pod with this plan, of this newest round, accepts no copy of that pod and round; "" if it accepts it."""
     if token != newest:
         return f"it belongs to round {token}, and this pod keeps copies of round {newest}"
     if CopyOwner(group_rank, pod_uid) not in plan.owners:

@@ -63,7 +63,7 @@ class LadderDecision:
 
 
 def choose_step(case: FaultCase, limits: BudgetLimits) -> LadderDecision:
-    """The step, and why it is this one and none below."""
+    """The step of the first row of the table that applies, and the reason."""
     can_go, window = not case.keep_reason, f"within {format_duration(limits.window_s)}"
     if can_go and case.hardware_finding:
         return LadderDecision(LadderStep.EVICT, False, f"node {case.node} is Faulty: {case.hardware_finding}")

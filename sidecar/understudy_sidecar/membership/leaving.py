@@ -182,7 +182,7 @@ def _save_s(grace_s: float) -> float:
 
 
 def _drain_until(state: CoordinatorState, token: RoundToken, until: float, now: float) -> None:
-    """If the others have to be done earlier already, do nothing: the pods of a rack leave at the same time."""
+    """If the drain already ends earlier, do nothing: the pods of a rack leave at the same time."""
     if state.draining is not None and now < state.draining.until <= until:
         return
     others = [

@@ -4,9 +4,10 @@ Rules: a plan counts for its round, and a newer one replaces it. The edge answer
 pod keeps, once none of an older round arrives any more, and no fetch of an older round goes on. Started waits for that
 answer, so no copy that it names is overwritten before the round has restored one. If a round was formed without this
 member, its copies of older rounds do not count: the training went on without it. And once a round has its choice, only
-that snapshot counts beside newer ones, as in the launcher (snapshot_fence.py). A fetched snapshot counts as the pod's
-own, also in later rounds until one has its choice. The snapshot that it overwrites does not count from the moment at
-which the fetch begins to write. After a drain, and before a leaving pod ends, its newest snapshots are copied.
+the chosen snapshot and newer ones count, as in the launcher (snapshot_fence.py). A fetched snapshot counts as the pod's
+own, also in later rounds, until a later round has its choice. The snapshot that it overwrites does not count from the
+moment at which the fetch begins to write. After a drain, and before a leaving pod ends, its newest snapshots are
+copied.
 """
 
 from understudy_protocol import membership as m
@@ -82,7 +83,7 @@ def on_fetch(me: MemberState, order: m.FetchCopy) -> None:
 
 
 def flush(me: MemberState) -> bool:
-    """The workers have ended. Whether snapshots of theirs may have to be copied first: CopiesFlushed follows."""
+    """The workers have ended. Whether their snapshots may have to be copied first: then CopiesFlushed follows."""
     copies, token = me.copies, me.workers.token
     if copies.plan is None or not copies.plan.holders or copies.token != token:
         return False

@@ -2,8 +2,8 @@
 
 Rules: a member counts only while its launcher is connected and responds (liveness.py), and no killed process is left:
 otherwise it leaves the job, because the next round would wait for it, maybe forever. A waiting member also leaves if
-its devices are missing (device_watch.py). It rejoins when the cause has ended. If copies of snapshots are wanted, a
-drain is reported, and a leaving pod leaves, only when the newest snapshots are copied. After that the sidecar of an
+its devices are missing (device_watch.py). It rejoins when the cause has ended. If the job wants copies of snapshots,
+the member copies the newest snapshots before it reports a drain, and before it leaves. After that the sidecar of an
 ended launcher has nothing to do.
 """
 
@@ -146,8 +146,8 @@ def _leave_job(me: MemberState, reason: str, local_rank: int | None = None) -> N
 
 
 def _rejoin(me: MemberState, reason: str = "") -> None:
-    """Unless another cause is left: a member that has left looks for the coordinator again, and one that had none is
-    able to take ranks again.
+    """Do nothing if another cause is left. Otherwise a member that has left looks for the coordinator again, and a
+    member that had no coordinator can take ranks again.
     """
     launcher = me.launcher
     if launcher.is_silent or launcher.has_unkillable or launcher.lacks_devices:

@@ -1,8 +1,8 @@
-"""Which sidecar the member calls, when it gives up on it, and when it loses its coordinator.
+"""Which sidecar the member calls, when it gives up on that sidecar, and when it loses its coordinator.
 
 Rules: calling.py has the order of the calls. A member disconnects from a coordinator that has confirmed no heartbeat
 for HEARTBEATS intervals, or that does not respond to a reported fault, and from another sidecar that does not answer in
-time. It says so, also while it joins: the called candidate may have become the coordinator.
+time. It sends Disconnecting first, even while it joins: the called candidate may have become the coordinator.
 """
 
 from dataclasses import replace
@@ -13,7 +13,8 @@ from understudy_protocol.snapshots import KeptSteps
 from understudy_sidecar.membership.events import Dial, HangupCoordinator, KeepLink
 from understudy_sidecar.membership.member_state import MembershipState, MemberState
 
-#: After this many missing heartbeats a member calls another coordinator: a hung one's kernel may still acknowledge.
+#: After this many missing heartbeats a member calls another coordinator: the coordinator may hang while its kernel
+#: acknowledges.
 HEARTBEATS = 3
 #: A coordinator answers a reported fault in a moment; if no message comes for this long, it hangs.
 FAULT_ANSWER_S = 6.0
@@ -121,7 +122,9 @@ def hang_up(me: MemberState, reason: str) -> None:
 
 
 def keep_link(me: MemberState) -> None:
-    """Only after the Welcome: the launcher's current duplicate, of an earlier sidecar, may be the membership."""
+    """Only after the Welcome: until then, the launcher's current duplicate, from an earlier sidecar, may keep the
+    membership.
+    """
     if me.state is MembershipState.JOINED:
         me.do(KeepLink())
 
@@ -170,7 +173,7 @@ def _workers_state(me: MemberState) -> WorkersState:
 
 
 def _kept(me: MemberState) -> tuple[KeptSteps, ...] | None:
-    """The copies that this pod keeps, also with the owners of which there is none yet."""
+    """The copies that this pod keeps, with an empty entry for each owner without a copy."""
     if me.copies.plan is None or me.copies.kept is None:
         return None
     found = {owner.group_rank: KeptSteps(owner.group_rank, ()) for owner in me.copies.plan.owners}

@@ -72,7 +72,7 @@ class MemberWorkers:
     first_step_sent: RoundToken = NO_ROUND
     replaced: RoundToken = NO_ROUND  # the newest round that gave the ranks of this pod to another one
     saved: SavedSteps | None = None  # the snapshots of this pod for its round, and the coordinator's choice
-    fetched_since: RoundToken = NO_ROUND  # what was fetched for this round or later ones counts; NO_ROUND: nothing
+    fetched_since: RoundToken = NO_ROUND  # snapshots that were fetched for it or for later rounds count; NO_ROUND: none
     hang_is_reported: bool = False
     drained_until: float | None = None  # they have time to save until then, after a Drain; None: the round got none
     replicas: dict[int, m.Replicas] = field(default_factory=dict)  # the newest report of each rank that ran here
@@ -88,13 +88,13 @@ class MemberCopies:
     plan: CopyPlan | None = None
     kept: tuple[KeptSteps, ...] | None = None  # when the plan began; None: not known yet
     missed: RoundToken = NO_ROUND  # the newest round that was formed without this pod, as far as it knows
-    missed_before: RoundToken = NO_ROUND  # the value before
+    missed_before: RoundToken = NO_ROUND  # the previous value of `missed`
     oldest: RoundToken = NO_ROUND  # the newest round of this pod whose choice it knew when a newer one began
     restored: SavedStep | None = None  # by that round
     fetching: m.FetchCopy | None = None  # not answered yet
     overwritten: frozenset[SavedStep] = frozenset()  # own snapshots that fetches have replaced
     fetched: tuple[FetchedStep, ...] = ()  # into the memory of the pod's own ranks
-    all_overwritten: bool = False  # perhaps, by a fetch whose end nobody knows
+    all_overwritten: bool = False  # perhaps: a fetch has ended without a report
     flushing: RoundToken | None = None  # the workers of this round have ended, and their snapshots are being copied
 
 

@@ -1,8 +1,9 @@
 """The workers of this pod: the round that they belong to, their reports, and the fence.
 
-Rules: messages are ordered by their token: the member drops those of other rounds than its newest. It sends the first
-step of a round, and only for rank 0 all others: O(1) for the coordinator. A step after a reported hang is sent too: it
-cancels that report. If no coordinator has renewed the lease for the fence time, the launcher stops the workers.
+Rules: messages are ordered by their token: the member drops those of other rounds than its newest. Each member sends
+the first step of a round. Only the member of rank 0 sends the later steps: O(1) for the coordinator. A step after a
+reported hang is sent too: it cancels that report. If no coordinator has renewed the lease for the fence time, the
+launcher stops the workers.
 """
 
 from dataclasses import replace
@@ -68,14 +69,14 @@ def on_message(me: MemberState, message: object, now: float) -> None:
 
 
 def report_start(me: MemberState) -> None:
-    """Send Started, once it is also known which copies this pod keeps: a Join before that is no report."""
+    """Send Started, once the copies that this pod keeps are known too: a Join before that does not report them."""
     workers, copies = me.workers, me.copies
     if workers.state is WorkersState.RUNNING and (copies.plan is None or copies.kept is not None):
         me.send(m.Started(workers.token, workers.saved, copies.kept or ()))
 
 
 def on_copies(me: MemberState) -> None:
-    """What fetches have written is known."""
+    """The edge has reported the snapshots that fetches have overwritten."""
     me.workers.saved = _restorable(me, me.workers.saved)
 
 
@@ -98,7 +99,9 @@ def on_joined(me: MemberState) -> None:
 
 
 def offer_store(me: MemberState, term: Term) -> None:
-    """Each coordinator gets a new store: two that do not know of each other may use one number for two rounds."""
+    """Each coordinator gets a new store: two coordinators that do not know of each other may give two rounds the same
+    number.
+    """
     workers = me.workers
     if term == workers.store_term:
         me.send(m.Port(workers.master_port, workers.store_port))  # the Join does not report it
@@ -174,8 +177,9 @@ def _on_hello_saved(me: MemberState, hello: l.LauncherHello) -> None:
 
 
 def _restorable(me: MemberState, saved: SavedSteps | None) -> SavedSteps | None:
-    """With the fetched snapshots that count. Without those of rounds in which the training went on without this pod: a
-    later coordinator may not know of the round that replaced them. And without those that fetches have overwritten.
+    """The snapshots that this pod can restore: its own and the fetched ones that count. Excluded are snapshots that
+    fetches have overwritten, and snapshots of rounds after which the training went on without this pod: a later
+    coordinator may not know of the round that replaced them.
     """
     if saved is None:
         return None

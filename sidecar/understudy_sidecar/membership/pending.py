@@ -18,12 +18,12 @@ class PendingStep:
     failed_at: float  # when its worker failed (first_failure.py)
     heartbeat: int
     until: float
-    unanswered: set[str] = field(default_factory=set)  # uids of actives that have answered neither it nor a later one
+    unanswered: set[str] = field(default_factory=set)  # uids of actives without an answer to it or a later one
     earlier_failure: str = ""  # name of a member whose worker failed earlier, by its own report
 
     @property
     def action(self) -> str:
-        """What happens then: a part of a sentence."""
+        """The action of the step, as a part of a sentence."""
         return f"pod {self.cause.pod} is replaced" if self.decision.step is LadderStep.EVICT else "the job fails"
 
 

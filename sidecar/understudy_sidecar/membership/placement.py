@@ -2,9 +2,9 @@
 
 Rules: each completion index has a pod that was created for it, which comes first. Spares may take ranks only if
 `spares_allowed`: in the first round after a wait, later at once. A spare of the rank's previous topology domain comes
-first, then the spare that has waited longest. A member on a node with a Faulty verdict gets no rank. One on a node that
-ends soon (maintenance, preemption) gets a rank only if no other member is there. A member that was lost a short time
-ago is the last choice, also for the rank of its own index. Only vacant ranks are given away, so a fast spare never
+first, then the spare that has waited longest. A member on a node with a Faulty verdict gets no rank. A member on a node
+that ends soon (maintenance, preemption) gets a rank only if there is no other member. A member that was lost a short
+time ago is the last choice, also for the rank of its own index. Only vacant ranks are given away, so a fast spare never
 takes a slow survivor's rank.
 """
 

@@ -1,15 +1,16 @@
 """Proactive swap: a member gives its ranks to a spare while it still trains, because its node has a health finding
 (faults.proactiveReplacement), or because a user drains its pod.
 
-Rules: only while a round and all of its workers run, and only to a spare on a node without a finding that no user
-drains: if there is none, the member trains on. All swaps for which there are such spares begin at once: one round for
-all.
+Rules: only while a round and all of its workers run, and only to a usable spare: its node has no finding, and no user
+drains it. If there is none, the member trains on. All swaps for which there are usable spares begin at once: one round
+for all.
   - The hardware is broken: the member saves nothing. With NextCheckpoint, or if a user drains it, the others save
     before the swap if they have all shards (leaving.py); else the swap is at once.
   - A user drains the pod, or NextCheckpoint and the node ends for maintenance or preemption: the coordinator drains all
     actives, this one too, and swaps it when all have saved, or when the grace is over. A user's drain waits for the
-    first step of the round, for a minute: several of them, one after the other, would stop the training meanwhile.
-    The swap waits for a majority: the next coordinator would learn of an eviction that it has not decided.
+    first step of the round, for a minute: otherwise several drains, one after the other, would stop the training. The
+    swap waits for a majority: without one, the next coordinator may already lead, and would receive an eviction that it
+    has not decided.
   - Now, and no user drains the pod: at once, and no member saves.
 The coordinator swaps its own pod only if a standby coordinator is connected; before a drain it transfers its
 leadership, and the next coordinator decides.

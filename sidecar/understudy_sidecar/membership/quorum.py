@@ -19,7 +19,7 @@ from understudy_sidecar.membership.voter_config import Tally
 RETURN_S = 2.0
 #: How long a coordinator without voters and observers waits before it assumes that it was replaced.
 STEP_DOWN_S = 15.0
-#: Without a majority, silence is examined at most so often: thousands of connections may end at the same time.
+#: Without a majority, silence is examined at most once in this time: thousands of connections may end at the same time.
 SILENCE_PAUSE_S = 0.1
 
 

@@ -213,7 +213,7 @@ def _earlier_rank_holders(state: CoordinatorState, previous: PreviousRound) -> l
 def _silent_uids(state: CoordinatorState, coordinator_uid: str) -> set[str]:
     """The uids of the pods whose machines stopped responding, as the previous coordinator and its members report.
 
-    The previous coordinator's own did if no member saw its kernel close a connection.
+    The previous coordinator's pod is one of them if no member saw its kernel close a connection.
     """
     coordinator_uid = coordinator_uid or state.previous.coordinator_uid
     found = set() if state.previous.leader_snapshot is None else set(state.previous.leader_snapshot.silent_members)

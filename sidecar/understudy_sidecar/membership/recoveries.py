@@ -25,7 +25,7 @@ from understudy_protocol.observer import Cause, Consequence, Recovery
 from understudy_protocol.recovery import MAX_CONSEQUENCE_CHARS, MAX_CONSEQUENCES
 
 MAX_RECOVERIES = 10
-#: For so long after its end, a next coordinator reports a recovery too.
+#: The next coordinator also reports a recovery for this long after its end.
 ENDED_S = 30.0
 #: The reason of a worker's fault without one: a coordinator that counts a fault adds a reason.
 NOT_COUNTED = "the previous coordinator was lost before it charged the fault"
@@ -147,7 +147,7 @@ class RecoveryLog:
         ]
 
     def on_restore(self, round_number: int, tier: Tier, reason: str, lost_steps: int | None) -> None:
-        """This round restores the training from there."""
+        """This round restores the training from this tier."""
         self._revise_round(round_number, tier=tier, tier_reason=reason, lost_steps=lost_steps)
 
     def set_lost_steps(self, round_number: int, lost_steps: int) -> None:
@@ -172,7 +172,7 @@ class RecoveryLog:
         return bool(self.open) or any(x.round == round_number and x.resumed_at is None for x in self._done)
 
     def on_first_step(self, round_number: int, lost_steps: int) -> None:
-        """This round has made its first step, and repeats so many steps that were made before the fault.
+        """This round has made its first step, and repeats a number of steps that were made before the fault.
 
         A job with snapshots knows the exact number already: the newest step here is that of the newest message.
         """
@@ -186,7 +186,7 @@ class RecoveryLog:
 
     def begin_repeating(self, first_step: int | None) -> None:
         """The round has made this step first. If steps were lost, it has to make them again. None: its number is not
-        known, and so is the time at which all are made again.
+        known, so the end of the repeated steps is not known either.
         """
         if first_step is None:
             self._repeats_until = None
@@ -257,7 +257,7 @@ def _worker(failure: Cause | Consequence) -> tuple[int | None, str]:
 
 
 def _with_new_cause(entry: Recovery, cause: Cause) -> Recovery:
-    """With an earlier failure as the cause: the former one is the first consequence."""
+    """With an earlier failure as the cause: the previous cause is the first consequence."""
     former = _with_consequence(replace(entry, consequences=()), entry.cause)
     listed = (*former.consequences, *entry.consequences)[:MAX_CONSEQUENCES]
     return replace(former, cause=cause, consequences=listed)

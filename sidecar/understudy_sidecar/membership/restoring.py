@@ -8,12 +8,12 @@ count, and the coordinator chooses again when all fetches have ended: each one o
 each save, so snapshots cost no message a step. A snapshot is named by the round that saved it and by its step, because
 two rounds may save the same step with different content.
 
-Only the history of the training counts: what the newest round with a choice has restored, and what this round or a
-later one has saved. A round that was replaced may have saved more while it was cut off, but a newer round has stepped
-since, or has restored something else. A coordinator that adopts a round adopts its choice if any member has received
-one, and otherwise chooses. If the rounds after SUSPECT_RESTORES restores in a row have failed within SUSPECT_STEPS
-steps by a fault of a worker, the snapshots may be the cause: the next round restores the script's own checkpoint. All
-work per message is O(1).
+Only the history of the training counts: the snapshot that the newest round with a choice has restored, and the
+snapshots that this round or a later one has saved. A round that was replaced may have saved more while it was cut off,
+but a newer round has stepped since, or has restored something else. A coordinator that adopts a round adopts its choice
+if any member has received one, and otherwise chooses. If the rounds after SUSPECT_RESTORES restores in a row have
+failed within SUSPECT_STEPS steps by a fault of a worker, the snapshots may be the cause: the next round restores the
+script's own checkpoint. All work per message is O(1).
 """
 
 from collections.abc import Iterable
@@ -145,7 +145,7 @@ def deadline(state: CoordinatorState) -> float | None:
 
 
 def on_first_step(state: CoordinatorState, step: int) -> None:
-    """The round has made its first step: if it has restored no snapshot, this tells which steps were lost."""
+    """The round has made its first step: if it has restored no snapshot, this shows which steps were lost."""
     restores = state.restores
     if restores.choice is not None and restores.choice.saved is None and restores.newest_step is not None:
         state.recovery_log.set_lost_steps(state.round.token.round, max(0, restores.newest_step - step + 1))
@@ -159,7 +159,7 @@ def _add_copies(state: CoordinatorState, member: MemberRecord, kept: tuple[KeptS
 
 
 def _found(state: CoordinatorState, saved: SavedStep) -> FoundSnapshot:
-    """There are thousands of reports, and the hash of a SavedStep takes a multiple of that of its numbers."""
+    """There are thousands of reports, and hashing a SavedStep takes several times as long as hashing its numbers."""
     key = (saved.token.epoch, saved.token.term, saved.token.round, saved.step)
     found = state.restores.found.get(key)
     if found is None:
@@ -290,6 +290,6 @@ def _why_none(state: CoordinatorState) -> str:
 
 
 def _without_any(state: CoordinatorState) -> list[str]:
-    """Names of the pods of whose ranks no pod has a snapshot."""
+    """The names of the pods for whose ranks no pod has a snapshot."""
     known = set().union(*(found.ranks for found in state.restores.found.values()))
     return [member.name for rank, member in enumerate(state.roster.active_members()) if rank not in known]

@@ -135,7 +135,7 @@ class Roster:
         self.leaving_due = min(self.leaving_due, until)
 
     def end_grace_periods(self, now: float) -> list[MemberRecord]:
-        """The members whose grace periods have ended. Looks at all that leave only when one is due."""
+        """The members whose grace periods have ended. Checks the leaving members only when one is due."""
         if now < self.leaving_due:
             return []
         self.leaving_due = min((until for until in self.leaving.values() if now < until), default=math.inf)
@@ -169,7 +169,7 @@ class Roster:
         self.starting.add(member.uid)
 
     def on_started(self, uid: str) -> bool:
-        """The member's workers have started, or failed: whether those of no other member are starting."""
+        """The member's workers have started, or failed. Whether no other member has workers that are starting."""
         self.starting.discard(uid)
         return not self.starting
 
@@ -187,7 +187,7 @@ class Roster:
         return tuple(self._links)
 
     def active_members(self) -> list[MemberRecord]:
-        """The members that hold a rank, by rank."""
+        """The members that have a rank, by rank."""
         return [self.members[uid] for uid in self.holders if uid is not None]
 
     def waiting_members(self) -> list[MemberRecord]:

@@ -82,7 +82,7 @@ class RoundState:
         self.phase = RoundPhase.CLOSED
 
     def gather(self, until: float) -> None:
-        """Form no round before: related losses and failures are reported within this time."""
+        """Form no round before this time: related losses and failures are reported until then."""
         self.gathers_until = until
 
     # The running round ------------------------------------------------------------------------------------------------

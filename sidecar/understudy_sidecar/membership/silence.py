@@ -3,9 +3,9 @@
 - A connection that the kernel ended (TCP keepalive, TCP_USER_TIMEOUT) makes its member a suspect. A suspect is lost
   when the training also stops (a stall, or any fault), or after `silent_after_s`; until then the training may still run
   over another network.
-- When the training stalls, the coordinator pings every active at once. One whose machine does not even acknowledge the
-  packet, nor those before, is lost within a third of a second (tcp.py). One that does not answer within `answer_s` is
-  lost too: this also finds frozen processes, whose kernels still acknowledge data that nobody reads.
+- When the training stalls, the coordinator pings every active at once. If a machine acknowledges neither this packet
+  nor earlier ones, its member is lost about a second after the last packet from the machine (tcp.py). A member that
+  does not answer within `answer_s` is lost too: this also finds frozen processes, whose kernels still acknowledge data.
 - A member that leaves `HEARTBEATS` regular heartbeats unanswered is lost (a hung sidecar), even while the training
   runs.
 - An active that does not acknowledge its assignment within `answer_s` is lost. If its machine acknowledges no packet
@@ -128,8 +128,8 @@ class SilenceWatch:
     def find_unreachable(
         self, roster: Roster, steps: StepWatch, links: frozenset[int], now: float
     ) -> list[SilentMember]:
-        """The actives with these links whose machines acknowledge nothing, and whose answer is missing, too: of the
-        probe, if the training still stalls, or the acknowledgment of an assignment.
+        """The actives with these links that also owe an answer: to an assignment, or to the probe if the training still
+        stalls. Their machines acknowledge no packet.
         """
         probe = self.probe
         waits_for_answer = probe is not None and not probe.is_done and self._is_stalled(steps, now)

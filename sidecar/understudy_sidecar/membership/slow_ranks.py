@@ -16,15 +16,16 @@ clock that differs would look the same.
 
 Rules: one step that is not late acquits a rank, so neither a save, an evaluation nor a garbage collection names one. A
 rank is named once it was slow in IN_A_ROW windows in a row, because ten steps may take only a second: on a busy machine
-a rank waits so long for a CPU (1 of 221 windows, in three trainings of an hour that shared two cores).
-The median step is that of the ten steps of all ranks, so that a save in the window hides no slow rank. With two ranks,
-the later one is slow. If more than half of the ranks are slow, they are the median, and none is named. Of several slow
+a rank may wait for a CPU that long (in 1 of 221 windows of three trainings that shared two cores for an hour). The
+median step is that of the ten steps of all ranks, so that a save in the window hides no slow rank. With two ranks, the
+later one is slow. If more than half of the ranks are slow, they are the median, and none is named. Of several slow
 ranks, the slowest one is named. A finding ends with a window in which the rank was late in fewer than STAYS_LATE steps.
 A lateness below LEAST_NS is noise.
 
-A window is decided once all ranks have reported it. If reports are missing, it is decided when a third later one has
-begun, by more than half of the ranks; it then ends no finding of a rank that has not reported. Ranks without a common
-collective are not compared. The content is the workers', so it is checked, and at most WINDOWS windows are kept.
+A window is decided once all ranks have reported it. If reports are missing, the window is decided when the third later
+window has begun, if more than half of the ranks have reported. A rank that has not reported keeps its finding. Ranks
+without a common collective are not compared. The content is the workers', so it is checked, and at most WINDOWS windows
+are kept.
 """
 
 from array import array
@@ -60,7 +61,7 @@ class Report:
 @dataclass(frozen=True)
 class Lateness:
     rank: int
-    percent: int  # the duration of a step, of the duration that it would have without this rank
+    percent: int  # the duration of a step, in percent of its duration without this rank
     late_ns: int  # the median of the ten steps
 
 
@@ -131,7 +132,7 @@ class SlowRankWatch:
     def add(
         self, token: RoundToken, window: int, rank: int, report: Report, ranks: int, percent: int, now: float
     ) -> bool:
-        """A report of one of so many ranks. Return whether the finding has changed."""
+        """Add the report of a rank. Return whether the finding has changed. ranks: the number of all ranks."""
         if token != self.token:
             self.token, self.found, self._decided, self._in_a_row, self._windows = token, None, 0, {}, {}
         if window <= self._decided:

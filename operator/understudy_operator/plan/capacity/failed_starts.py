@@ -56,7 +56,7 @@ def start_pause_s(in_a_row: int) -> float:
 
 
 def describe_failed_starts(observed: Observed, now: float) -> str:
-    """A message; "" if no pod has failed so, or if all desired pods have started since."""
+    """A message; "" if no pod has failed to start, or if all desired pods have started since."""
     newest, world = _newest(observed, now), observed.job.world
     if not newest or sum(pod.sidecar_started for pod in observed.live()) >= world.actives + world.spares:
         return ""

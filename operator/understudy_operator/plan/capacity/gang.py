@@ -1,4 +1,5 @@
-"""The gang: as many pods as train. It starts as one and keeps its quota, and no spare takes the resources it needs.
+"""The gang: as many pods as train. They start together and keep their quota, and no spare takes resources that they
+need.
 
 The plan looks after the gang of a job in Kueue's queue, of a job whose pods have the marks of a gang scheduler, and of
 a job whose spares have a priority of their own. Rules:
@@ -7,8 +8,9 @@ a job whose spares have a priority of their own. Rules:
   it declares: the actives in the gang, and each spare by itself.
 - Kueue deletes a pod beyond its group's size, and counts a pod that is being deleted until its containers have ended.
   So a new pod joins once Kueue counts a free place, with the template of the replicatedJob that has lost a pod.
-- A gang without pods queues again, as another group. Each pod is created with the mark that its group is finished when
-  all of it has ended: else Kueue would reserve quota and keep pods for replacements that never come.
+- A gang without pods queues again, as another group. Each pod is created with a mark: its group is finished when all
+  pods of the group have ended. Without the mark Kueue would reserve quota and keep pods for replacements that never
+  come.
 - A spare is its own workload, without the marks of a gang scheduler. It is created once the gang has its nodes, and
   deleted when the gang waits again: so it takes nothing that the gang needs to start.
 - A pod that replaces a pool's spare is outside the gang, without marks and in no queue: it has a node already.

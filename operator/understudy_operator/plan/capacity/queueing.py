@@ -3,7 +3,7 @@
 Rules: a job without a queue has no such condition if nothing of it waits for Kueue. The condition is False while the
 whole gang or a Job waits. A single pod that joins a running group is admitted in a moment, and the job does not wait
 for a spare. It is also False if nothing manages the queue: the cluster has no Kueue, or Kueue has not seen the pods. If
-a pod waits at another gate, the message names the gate; the wait is no trouble of the pod.
+a pod waits at another gate, the message names the gate; this wait does not count as trouble of the pod.
 """
 
 from collections.abc import Iterator

@@ -8,10 +8,11 @@ Rules:
   job creates a pod itself, and still claims a spare that becomes available before its own pod has a node.
 - A claim is kept as long as the job does not have all its pods without it. The job does not wait for a spare whose
   claim the API server rejects.
-- A pod that replaces a spare and finds no room on the node is stuck: the job creates one without a fixed node, and
-  claims nothing until the stuck one is deleted, because the next spare would be lost in the same way. If the scheduler
-  preempts pods for it, it has room as soon as these have ended. Until it has a node the job recreates no own spares: on
-  a full cluster they would get that place, and their equal priority would protect them from preemption.
+- A pod that replaces a spare and finds no room on the node is stuck. Then the job creates a pod without a fixed node,
+  and claims nothing until the stuck pod is deleted, because the next spare would be lost in the same way. If the
+  scheduler preempts pods for the replacement, it has room as soon as these pods have ended. Until it has a node the job
+  recreates no own spares: on a full cluster such spares would get its place, and their equal priority would protect
+  them from preemption.
 """
 
 from understudy_operator.plan.facts.cluster_objects import Pod
@@ -33,7 +34,7 @@ PREEMPTING_S = 60.0
 
 
 def count_vacancies(observed: Observed, now: float) -> int:
-    """Ranks without a pod: neither one that is up, nor one that replaces a spare, nor one created for the rank."""
+    """Ranks without a pod. A pod counts if it is up, if it replaces a spare, or if it was created for the rank."""
     if observed.pool is None or not _uses_pools(observed):
         return 0
     world, live, up = observed.job.world, observed.live(), _up(observed)

@@ -1,4 +1,4 @@
-"""A TrainingJob, or an InjectedJob, with what its status records."""
+"""A TrainingJob, or an InjectedJob, with the facts that its status records."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,8 +1,9 @@
 """Limits the messages of a coordinator before a decision uses them: their values and clock are another machine's.
 
 Rules:
-- The operator accepts a time that is at most AHEAD_S ahead of its own clock, because clocks differ. It replaces a time
-  further ahead by the time at which it first received it, and keeps that: the time of a recovery identifies it.
+- The operator accepts a time that is at most AHEAD_S ahead of its own clock, because clocks differ. If a time is
+  further ahead, the operator replaces it by the time at which the message first arrived, and keeps this replacement:
+  the time of a recovery identifies the recovery.
 - A number that does not fit into status ends the connection: WireError names it. A number that only describes a fault
   is dropped.
 - Texts are cut to a readable length: the operator writes them to status, conditions and events, in its own name and as

@@ -121,7 +121,9 @@ class Observed:
 
     @property
     def close(self) -> Close | None:
-        """Why the world ended: from status once the job has ended, before from the coordinator or any finished pod."""
+        """Why the world ended: from status once the job has ended, before that from the coordinator or any finished
+        pod.
+        """
         for reason, state in TERMINAL_STATES.items():
             if self.job.status.terminal_state == state:
                 end = condition(self.job.status, state)
@@ -159,7 +161,9 @@ class Observed:
         return node is not None and node.ready
 
     def live(self) -> list[Pod]:
-        """Pods that have a rank, wait, or will: not ended, not deleted, not lost, not on a dead node."""
+        """Pods that have a rank, wait for one, or may still join: not ended, not deleted, not lost, not on a dead
+        node.
+        """
         return list(self._live)
 
     @cached_property

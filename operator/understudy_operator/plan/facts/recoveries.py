@@ -3,8 +3,8 @@
 Rules: the coordinator's report of a fault replaces the recorded one, unless that recovery has ended: a new coordinator
 may continue one without knowing that it has ended. Faults of the same moment (two nodes became silent) are separate
 entries, and an entry stays when its cause is revised: so its time and its place among the entries of that time identify
-it. An entry that was open when its coordinator was lost, and that the new one does not report, ends when the new one
-reports that all workers run: nothing else ends it.
+it. An entry may have been open when its coordinator was lost, and the new coordinator may not report it. Such an entry
+ends when the new coordinator reports that all workers run: nothing else ends it.
 
 An entry has ended once it has `resumedAt` or, in a job whose workers report no steps, `runningAt`. `pauseSeconds` is
 how long training paused, measured by a pod that made the last step before the fault and the first one after it; if no
@@ -46,7 +46,9 @@ def with_recoveries(status: JobStatus, recoveries: tuple[RecoveryStatus, ...]) -
 
 
 def is_of_rollouts(entry: RecoveryStatus) -> bool:
-    """Whether rollouts are recreated while training goes on: a complete update ends that, and not a step."""
+    """Whether rollouts are recreated while training goes on: a complete update ends such a recovery, and a step does
+    not.
+    """
     return (entry.fault, entry.strategy) == (Fault.WEIGHT_UPDATE, Strategy.POD_RECREATE.value)
 
 

@@ -3,9 +3,9 @@
 Rules: this process remembers which Secrets it has created or deleted. A Secret for which the API server answered
 AlreadyExists counts as created. But an exhausted quota rejects a Secret before the API server notices that it exists.
 So a process that has just started concludes from pods that a Secret exists: the operator creates pods only after the
-Secret that they mount; injected pods come before it, but their sidecars start only once the kubelet has found it. If a
-pod waits on its node for AGAIN_S before its volumes are mounted, somebody may have deleted the Secret: the operator
-recreates it, at most every AGAIN_S.
+Secret that they mount; injected pods are created before their Secret, but their sidecars start only once the kubelet
+has found the Secret. If a pod waits on its node for AGAIN_S before its volumes are mounted, somebody may have deleted
+the Secret: the operator recreates it, at most every AGAIN_S.
 """
 
 from collections.abc import Collection, Mapping

@@ -202,7 +202,7 @@ class World:
     on_sigterm: str = "Auto"
     python: str = ""  # runs the launcher; "": the entry script finds one
     log_prefix: bool = True
-    slow_rank_percent: int = 150  # a rank is slow if it makes each step so long, in percent; 0: none is
+    slow_rank_percent: int = 150  # as in JobShape; 0: not checked
     warmup: tuple[str, ...] = ()  # command that a spare runs once while it waits; empty: none
     host_network: bool = False  # whether its pods have hostNetwork
     nologin_path: str = ""  # a file whose existence marks a node as faulty; "" if none
@@ -218,9 +218,9 @@ class World:
     start_timeout_s: float = 0.0  # a round without a step() for so long after its start hangs; 0: no limit
     history_limit: int = 200  # Recovery objects that are kept
     snapshot_bytes: int = 0  # memory for the state of one rank; 0: no snapshots
-    snapshot_every: int = 1  # of so many calls of snapshot.save(), one is stored
+    snapshot_every: int = 1  # snapshot.save() stores one of this many calls
     wanted_copies: int | None = None  # other pods that keep a copy of each snapshot; None: one, if there is one
-    script_fault_rounds: int = 0  # so many rounds in which all ranks fail alike before a step end the job; 0: no limit
+    script_fault_rounds: int = 0  # so many rounds whose ranks all fail alike before a step end the job; 0: no limit
     shared_memory: SharedMemory | None = None
     #: Fields besides replicatedJobs that can change only while the job is suspended, as the user wrote them.
     suspended_only: Raw = field(default_factory=dict)

@@ -1,4 +1,5 @@
-"""The trainer container: the workers per pod and the restarts that its command implies, and what rules out a launcher.
+"""The trainer container: the workers per pod and the restarts that its command implies, and the fields that rule out a
+launcher.
 
 Rules: workers per pod are the number in torchrun's --nproc-per-node, else the container's limit of devices, else 1.
 torchrun's `gpu`, `auto` and variables have a value on the pod's node only, so they count as no number. If the command

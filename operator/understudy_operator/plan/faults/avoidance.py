@@ -11,7 +11,7 @@ Rules: a pod on broken hardware would get no ranks, so scheduling it there helps
 that is only avoided if possible when no other node is free: the job does not wait, and an event reports it. Pods get no
 affinity against nodes that the scheduler avoids by itself (taints, cordons, nodes that are not ready), unless they
 tolerate every taint. The affinity of a pod cannot change: a pod that waits for a node is recreated once a node that it
-avoids is usable again, however many pods that are.
+avoids is usable again, even if these are many pods.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -32,8 +32,8 @@ OFF, REQUIRE = "Off", "Require"
 MEMORY, SILENCE = "memory", "silence"
 MAX_REPORTED_NODES = 20
 MAX_REPORTED_PODS = 5
-#: An affinity names each node: at most so many nodes that are avoided if possible, and others. The names of all are in
-#: the pod's annotations, which may be 256 KiB long.
+#: An affinity names each node: at most PREFERRED nodes that are avoided if possible, and at most REQUIRED others. The
+#: names of all are in the pod's annotations, which may be 256 KiB long.
 PREFERRED, REQUIRED = 100, 900
 MAX_NAMES = 3
 

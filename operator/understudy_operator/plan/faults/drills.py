@@ -113,8 +113,8 @@ def is_drill(entry: RecoveryStatus) -> bool:
 def _requested(observed: Observed, now: float) -> str:
     """Users may not change an InjectedJob. So each of its pods may have a request, and keeps it.
 
-    The newest one of this minute counts, unless status has a newer one. A wrong one counts only before the first one:
-    it would hide all others for as long as its pod exists.
+    The newest request of this minute counts, unless status has a newer one. A malformed request counts only if status
+    has none and there is no other: otherwise it would hide all others for as long as its pod exists.
     """
     job, known = observed.job, observed.job.status.drill
     if job.injected is None:
@@ -141,7 +141,7 @@ def _read(text: str) -> _Request | None:
 
 
 def _refusal(observed: Observed, request: _Request, now: float) -> str:
-    """Why nothing is broken, and what to do."""
+    """Why nothing is broken, and the fix."""
     job = observed.job
     if not job.spec.drills_allowed and job.injected is not None:
         annotation = "annotation understudy.dev/drills of the pod template is not Allowed"

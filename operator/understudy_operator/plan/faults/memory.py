@@ -7,7 +7,7 @@ Rules:
 - A fault of the node counts 1. A fault of a worker (Process, Hang) counts 0.5, because the script may have caused it. A
   pod that ended, was deleted, or was swapped before a fault counts 0, as a drill does. Each value halves within
   HALF_LIFE_S.
-- Only the offense of each job that counts most is added, because its coordinator could report any number; status names
+- Of each job, only the offense that counts most is added, because its coordinator could report any number; status names
   a node only if the operator saw the pod there (plan/facts/stays.py).
 - A node with OFFENDER_SCORE or more is a repeat offender. For the jobs of a namespace, all faults of one other
   namespace count at most MAX_SCORE_OF_OTHERS: faults in one namespace alone cannot make the jobs of others avoid a

@@ -256,5 +256,5 @@ _RENAMED: Mapping[str, str] = {
     "world-size": "spares",
     "zygote": "fork-server",
 }
-#: The former value of the label.
+#: The previous value of the label.
 _RENAMED_LABEL = "true"

@@ -2,14 +2,14 @@
 operator ran.
 
 A user may change replicatedJobs, launcher and other fields only while the job is suspended, which ends its pods. If the
-operator misses that, Jobs and pods of old templates keep running: it ends and recreates them. A template here is all
-from which a Job or a pod is created.
+operator misses that, Jobs and pods of old templates keep running: it ends and recreates them. A template here is the
+set of all fields from which a Job or a pod is created.
 
 Rules:
 - Each Job and pod has a hash of its template at its creation, as the user wrote it, without additions of an operator.
   Another hash alone proves nothing, because a newer CRD may have other defaults, and an upgrade ends no job. But a
   suspension and a resumption raise the generation by at least two since the one that status has.
-- The world ends as by the suspension; Jobs are deleted one by one. Until all of that is under way status keeps the old
+- The world ends as by a suspension; Jobs are deleted one by one. Until all of that is under way status keeps the old
   generation, so that the next reconcile, also of another operator, continues. Status also keeps it until all Jobs of a
   suspended job are suspended, because the user may resume the job before that.
 

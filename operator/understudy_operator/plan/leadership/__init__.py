@@ -1,4 +1,4 @@
-"""Who coordinates a job, and which replica of the operator leads.
+"""The coordinator of a job, and the leader among the operator's replicas.
 
 Start with coordination.py: the operator's part in a job's elections.
 """

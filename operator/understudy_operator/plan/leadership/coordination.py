@@ -115,7 +115,7 @@ def plan_link(observed: Observed, leadership: Leadership, now: float) -> Follow 
     standbys = () if observed.snapshot is None else observed.snapshot.standby_coordinators
     first += [Callee(uid, running[uid].address) for uid in standbys if uid in running]
     searching = not observed.coordination.coordinator_uid or observed.lacks_majority
-    # A pod that runs and is not a member may follow a replaced coordinator without knowing it.
+    # A pod that runs and is not a member may follow a coordinator that was replaced.
     members = set() if searching or observed.snapshot is None else {x.pod_uid for x in observed.snapshot.members}
     contacted = [pod for pod in running.values() if pod.sidecar_started and pod.uid not in members]
     others = [Callee(pod.uid, pod.address) for pod in contacted]
@@ -126,7 +126,7 @@ def plan_link(observed: Observed, leadership: Leadership, now: float) -> Follow 
 
 
 def _send_end(observed: Observed, leadership: Leadership, close: Close) -> Follow | Unfollow:
-    """Send the close to pods that still run: their coordinator may have ended before it could. Then they exit 0."""
+    """Send the close to pods that still run, because their coordinator may have ended before it could send it."""
     if ends_early(observed):
         return Unfollow(End(CloseReason.DELETED, f"the job has ended: {close.message}"))
     end = End(close.reason, close.message)

@@ -11,11 +11,11 @@ Proof that a pod has ended: its phase, from its kubelet; or its node is deleted,
 object is deleted while its node is ready, whose kubelet then has ended the pod. An object that was deleted by force
 from a dead node proves nothing. A restarted operator knows no voter configuration: it relies on time alone.
 
-As long as members that answer name a coordinator, that is available to them, and only the operator cannot reach it:
-members would not follow an appointed one.
+As long as the members that answer name a coordinator, the operator appoints none: members can reach this coordinator,
+and would not follow an appointed one.
 
-Of at most two voters, one is no majority, so the operator has the casting vote. It appoints one of them
-  - at once, if that one coordinates and lacks the other voter: no other pod can be elected without its vote
+One of at most two voters is no majority, so the operator has the casting vote. It appoints one of them
+  - at once, if this voter coordinates and lacks the other voter: no other pod can be elected without its vote
   - after WITNESS_S without a coordinator, if the other voter does not respond to the operator either
   - at once, if the other voter has provably ended.
 If no voter is left, it appoints another pod: at once if all have provably ended, or after UNREACHABLE_S without a
@@ -198,7 +198,7 @@ def _ports(job: Job) -> str:
 
 
 def _named_coordinator(observed: Observed, ended: Callable[[str], bool]) -> str:
-    """The coordinator that members which answer follow; "" if there is none that may run."""
+    """The coordinator that the answering members follow; "" if there is none that may run."""
     return next((uid for uid in sorted(observed.coordination.answers.named_coordinators) if not ended(uid)), "")
 
 

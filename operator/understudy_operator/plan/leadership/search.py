@@ -33,7 +33,7 @@ LINGER_S = 1.0
 #: The pause before a new attempt after a connection ended or failed; a replaced leader is less urgent.
 RETRY_S = 0.5
 RETRY_REPLACED_S = 5.0
-#: A pod that has no launcher before and after a visit had none between them, if the pause was not longer.
+#: If a pod had no launcher at two visits that are at most this far apart, it had none in between.
 VISIT_PAUSE_S = 60.0
 
 

@@ -1,8 +1,8 @@
 """The manifests of child Jobs and of volume claims: the user's templates, with JobSet's additions.
 
-The fingerprint covers all fields of a Job that are immutable while it is suspended: a Job with another one has to be
-recreated. An annotation records the mutable fields as this operator has written them. So a resumption can remove a
-field that the spec no longer has, and keep the fields that others have added.
+The fingerprint covers all fields of a Job that are immutable while it is suspended: a Job with another fingerprint has
+to be recreated. An annotation records the mutable fields as this operator has written them. So a resumption can remove
+a field that the spec no longer has, and keep the fields that others have added.
 """
 
 import copy

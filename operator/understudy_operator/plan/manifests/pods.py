@@ -1,8 +1,8 @@
 """The manifest of a pod: the user's template, plus the sidecar, and the launcher in front of the trainer's command.
 
 The user's fields stay, except those that decide how the pod runs: restartPolicy is always Never (the launcher restarts
-workers; one of the trainer container itself is rejected), and the launcher starts the trainer's command.
-If that is torchrun, it is its own launcher, and an entry script connects it to the job.
+workers; a restartPolicy of the trainer container itself is rejected), and the launcher starts the trainer's command. If
+that is torchrun, it is its own launcher, and an entry script connects it to the job.
 """
 
 import copy
@@ -33,7 +33,7 @@ from understudy_protocol.logs import ENV_FORMAT, TEXT
 DEFAULT_GRACE_S = 30
 #: Words of a wrapped command before the user's: /bin/sh and an entry script; or Python, options, the launcher and `--`.
 _ENTRY_SCRIPT_WORDS, _PYTHON_WORDS = 2, 6
-#: What the launcher and the sidecar assume for a variable that is not set.
+#: The values that the launcher and the sidecar assume for variables that are not set.
 _DEFAULTS = {
     names.ENV_SHARED_FOLDER: names.SHARED_FOLDER,
     names.ENV_GRACE: str(DEFAULT_GRACE_S),

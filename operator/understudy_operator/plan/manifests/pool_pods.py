@@ -17,7 +17,7 @@ HOLDING_GRACE_S = 1
 
 
 def pool_fingerprint(pool: Pool) -> str:
-    """The fingerprint of all fields that its pods are made from: spares with another one are replaced."""
+    """The fingerprint of all fields that its pods are made from: spares with another fingerprint are replaced."""
     made_from: list[Any] = [pool.template, pool.topology_key]
     if pool.launcher is not None:
         made_from.append(asdict(pool.launcher))

@@ -14,9 +14,9 @@ state alone; so the next operator continues wherever the previous one stopped, b
     ended or being deleted                            present           release it: the object may be deleted
     on a node that is not ready                       missing           release it: no kubelet will end it
 
-The claim adds a finalizer: the object stays until its end is confirmed and the job's pod is created. The name of that
-comes from the uid of the pool's pod, so it cannot be created twice. While pods that failed to start are delayed
-(failed_starts.py), the job claims no spares for them.
+The claim adds a finalizer: the object stays until its end is confirmed and the job's pod is created. The name of the
+job's pod comes from the uid of the pool's pod, so it cannot be created twice. While pods that failed to start are
+delayed (failed_starts.py), the job claims no spares for them.
 """
 
 from collections.abc import Iterator

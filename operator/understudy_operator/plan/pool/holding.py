@@ -1,9 +1,10 @@
 """Which of a pool's pods to create and which to delete.
 
 Rules:
-- A claimed pod is no longer the pool's: the pool does not change it, and creates another one. It waits with that until
-  the job has a pod in the claimed one's place, for TAKING_S at most: on a full cluster that place is the only free one,
-  and a new spare would get it before the job. So it also deletes spares without a node meanwhile.
+- A claimed pod is no longer the pool's: the pool does not change it, and creates another spare. Before that, the pool
+  waits until the job has a pod in the place of the claimed one, for at most TAKING_S: on a full cluster this place is
+  the only free one, and a new spare would get it before the job. For the same reason the pool deletes spares without a
+  node meanwhile.
 - The pool replaces a spare on a node that is not ready or has findings, and a spare without a node that avoids a node
   which is usable again.
 - A spare of an old template stays usable. The pool deletes it only if more spares are ready than desired, so it creates

@@ -23,7 +23,7 @@ HISTORY_NODE_DAYS = 1000.0
 PRIOR_FAILURES = 2.0
 HALF_LIFE_S = 30 * DAY_S
 SHRINK_AFTER_S = DAY_S
-#: Days and failures are counted so often, and so late: a recovery is reported a moment after its failure.
+#: How often days and failures are counted, and up to how long ago: a recovery is reported a moment after its failure.
 COUNT_EVERY_S = 600.0
 LATE_S = 60.0
 #: Of a longer absence the operator counts only the last part: it does not know the nodes of the rest.

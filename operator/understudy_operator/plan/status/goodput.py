@@ -1,4 +1,4 @@
-"""The account of a job's time (`status.goodput`): what each second went to, and what faults have cost.
+"""The account of a job's time (`status.goodput`): the part of each second, and the cost of faults.
 
 The account continues from status, over all coordinators, attempts and operators. A reconcile adds what the facts show:
 the recoveries, the first step of the round, the newest step, the state of the job. Status has the seconds until
@@ -19,7 +19,7 @@ Rules:
   is repeated. From the first such step after a pause on, the account says that repeated steps are unknown.
 - The time before the first step is Starting, and after a suspension too. If all workers run before the first step, the
   script may be one that reports none: their time is WithoutSteps, until a step shows that it was Starting.
-- What faults have cost is the time of all workers: GPU-seconds, or rank-seconds without GPUs.
+- The cost of faults is the time of all workers: GPU-seconds, or rank-seconds without GPUs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ from understudy_protocol.enums import Fault, Strategy
 from understudy_protocol.goodput import LOST, STEPPING, Part
 from understudy_protocol.observer import Recovery, StepProgress
 
-#: Entries of what was lost, by fault and node. Beyond this, an entry has no node.
+#: Entries of lost time, by fault and node. Beyond this, an entry has no node.
 MAX_LOST = 32
 RUNNING = (*STEPPING, Part.WITHOUT_STEPS)
 _BROKEN = (Part.RESTART, Part.CAPACITY)
@@ -114,7 +114,7 @@ class _Pause:
 
 
 class _Facts:
-    """What a reconcile knows about the time since the one before."""
+    """The facts of a reconcile about the time since the previous reconcile."""
 
     def __init__(self, observed: Observed, status: JobStatus, since: float) -> None:
         """since: of the account."""
@@ -149,7 +149,7 @@ class _Facts:
         return is_same_round or self.progress.at <= pause.detected_at
 
     def missed_recoveries(self) -> int:
-        """Recoveries that have ended since the status before, and that no coordinator reports any more."""
+        """Recoveries that have ended since the previous status, and that no coordinator reports any more."""
         if self.snapshot is None:
             return 0
         recorded = {x.detected_at: x for x in self.before.recoveries}
@@ -211,8 +211,8 @@ def _measured(entries: Iterable[RecoveryStatus], reported: Mapping[str, Recovery
 def _step_between(
     entries: Sequence[RecoveryStatus], entry: RecoveryStatus, reported: Mapping[str, Recovery]
 ) -> float | None:
-    """The last step before this recovery, if it came after the faults of these, whose pause no pod has measured: their
-    coordinator was lost before it could report its end.
+    """The last step before `entry`, if it came after the faults of `entries` and no pod has measured their pause: their
+    coordinator was lost before it could report the end of the pause.
     """
     if _measured(entries, reported):
         return None
@@ -282,7 +282,7 @@ class _Account:
         self._part = part
 
     def blame(self, cause: tuple[Fault, str]) -> None:
-        """The cause of the current part, and of those of the same fault that follow."""
+        """The cause of the current part, and of the following parts of the same fault."""
         self._cause = cause
 
     def on_first_step(self) -> None:
@@ -414,7 +414,7 @@ def _begin_pause(account: _Account, facts: _Facts, pause: _Pause) -> None:
 
 
 def _add_detection(account: _Account, pause: _Pause, paused_at: float | None) -> None:
-    """The training has paused there. None: it is not known when."""
+    """The training paused at this time; None if the time is not known."""
     if paused_at is not None:
         account.enter(Part.DETECTION, paused_at)
         account.blame(pause.cause)

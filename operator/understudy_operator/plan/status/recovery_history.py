@@ -9,7 +9,7 @@ Rules:
 - A fault costs one creation, and usually at most two updates: an open object is updated when its strategy or its cause
   changes, and when the recovery ends. Details that arrive in between go with these updates.
 - A detail that was written stays, because a new coordinator does not know it: the traceback of the same worker, the
-  consequences, the steps lost, what was restored. So does the cost, which is computed once: the size of the job may
+  consequences, the steps lost, the restored tier. So does the cost, which is computed once: the size of the job may
   change later.
 - An open object that status does not have any more was dropped by a suspension, unless it is older than the ten entries
   that status has room for.

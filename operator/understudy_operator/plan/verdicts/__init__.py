@@ -1,4 +1,4 @@
-"""What the fields of a Node say about its hardware: the sources of faults, and the verdict that counts.
+"""The hardware of a node, from the fields of its Node object: the sources of faults, and the verdict that counts.
 
-Start with findings.py: what a source found, and which finding counts.
+Start with findings.py: the finding of a source, and which finding counts.
 """

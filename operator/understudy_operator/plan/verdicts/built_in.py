@@ -19,7 +19,8 @@ EXPLAINED_PRECEDENCE = 15
 STATE_PRECEDENCE = 10
 UNSET_VALUES = ("", "false")
 
-#: GKE, Azure and AWS announce the end of a spot machine 30, 30 and 120 seconds before it; pods get so much of it.
+#: GKE, Azure and AWS announce the end of a spot machine 30, 30 and 120 seconds before it; pods get this much of that
+#: time.
 GKE_GRACE_S = 15.0
 AKS_GRACE_S = 15.0
 AWS_GRACE_S = 90.0

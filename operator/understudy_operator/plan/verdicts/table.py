@@ -44,7 +44,7 @@ class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="came
 
 _LIST = 'set it to a list of strings; quote numbers, "True" and "False"'
 _DURATION = "set it to a duration such as 90s, 10m or 1h30m"
-#: What to do about a field of another type.
+#: The fix for a field of another type.
 _FIXES = {
     "name": "set it to at most 63 lower-case letters, digits and '-'",
     "signal": "set it to Condition, Label, Annotation, Taint or Cordon",

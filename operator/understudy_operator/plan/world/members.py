@@ -58,7 +58,7 @@ from understudy_protocol.enums import CloseReason, Fault
 #: A coordinator that has been the leader for so long knows all rank holders.
 RANKS_KNOWN_S = 30.0
 FAILED_PODS_KEPT = 5
-#: So long a pod with hostNetwork may wait for a node on which its ports are free.
+#: How long a pod with hostNetwork may wait for a node on which its ports are free.
 PORT_S = 10.0
 #: The template has changed while the job was suspended, and rules out the default launcher now.
 NO_LAUNCHER = "the job has no launcher any more (see condition FaultTolerant)"
@@ -260,7 +260,7 @@ def _calls_torchrun(observed: Observed) -> bool:
 
 def _useless(observed: Observed) -> dict[str, PodAnswer]:
     """By uid: the pods that report that they are no longer members, unless a connected coordinator reports them as
-    members. The last snapshot of another one may be older than the report.
+    members. The last snapshot of a coordinator that is not connected may be older than the report.
     """
     found = {uid: answer for uid, answer in observed.coordination.answers.by_pod.items() if answer.replacement_reason}
     if found and observed.snapshot is not None and observed.coordination.coordinator_uid:

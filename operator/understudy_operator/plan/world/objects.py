@@ -6,8 +6,8 @@ Rules:
   master secret that was replaced meanwhile.
 - The operator reads no Secret. secret_writes.py decides when it creates one.
 - If somebody deletes the coordinator's Service, the operator recreates it with the address that pods know, or with
-  another one if another Service has that. New pods get the new address. Members need no Service: they know their
-  standby coordinators.
+  another address if another Service has this one. New pods get the new address. Members need no Service: they know
+  their standby coordinators.
 """
 
 import json

@@ -2,8 +2,9 @@
 
 Rules: the operator retries a rejected write after 0.25, 0.5, 1 … s, at most TRY_AGAIN_S; reconciles in between do not
 shorten that. For many rejected writes the rate of retries is limited. The rest of the plan is not delayed. Status keeps
-the first message of a rejection while later ones are similar, until REWORD_AFTER_S is over: messages with the id
-of a request, a time or a count would otherwise change status each time. A changed spec is tried at once (worker.py).
+the first message of a rejection while later ones are similar, until REWORD_AFTER_S is over: messages with the id of a
+request, a time or a count would otherwise change status each time. A changed spec is tried at once
+(controllers/job_worker.py).
 """
 
 import re
