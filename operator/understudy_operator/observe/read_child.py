@@ -48,4 +48,5 @@ def read_child(raw: Raw) -> ChildJob:
         queue=labels.get(QUEUE, ""),
         template=spec.get("template", {}),
         backoff_limit=spec.get("backoffLimit"),
+        replaces_ended_pods_only=spec.get("podReplacementPolicy") == "Failed",
     )

@@ -115,6 +115,7 @@ class ChildJob:
     queue: str = ""  # Kueue's; then Kueue decides when it runs
     template: Mapping[str, Any] = field(default_factory=dict)  # of its pods
     backoff_limit: int | None = None
+    replaces_ended_pods_only: bool = False  # podReplacementPolicy Failed: not while they terminate
 
 
 @dataclass(frozen=True)

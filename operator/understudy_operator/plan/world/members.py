@@ -51,6 +51,7 @@ from understudy_operator.plan.manifests.pods import pod_manifest, trainer_of
 from understudy_operator.plan.times.reconcile_clock import is_due
 from understudy_operator.plan.verdicts.findings import Finding
 from understudy_operator.plan.world.objects import has_secrets
+from understudy_operator.plan.world.replacements import plan_replacements
 from understudy_protocol import pod as names
 from understudy_protocol.command_words import may_call_torchrun
 from understudy_protocol.enums import CloseReason, Fault
@@ -180,8 +181,9 @@ def _release(pod: Pod) -> Iterator[ReleasePod]:
 
 
 def _of_injected(observed: Observed, now: float) -> Iterator[PodIntent]:
-    """Their controller creates a new pod for each one that the operator deletes."""
+    """Their controller creates a new pod for each one that the operator deletes, or lets the operator create it."""
     if observed.close is None:
+        yield from plan_replacements(observed, now)
         yield from _remove_lost(observed, now)
         yield from _remove_drained(observed)
         yield from _relabel(observed)
