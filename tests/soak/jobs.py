@@ -32,14 +32,10 @@ VOLUME_MB = 64
 MEMORY_LIMIT = "2Gi"
 #: Restarts in place of one life: more than a life's faults can cost.
 BUDGET = 40
-STEPS = 3000
+STEPS = 2000
 #: A training with fewer remaining steps ends before the next fault: while another job recovers, it makes a step a
 #: second.
-STEPS_LEFT = 1000
-#: A new pod that imports torch on a busy machine takes a minute; a job that has lost its majority waits for fences.
-RECOVERY_LIMIT_S = 300.0
-#: The Job controller waits up to ten minutes before it replaces a failed pod.
-INJECTED_RECOVERY_LIMIT_S = 900.0
+STEPS_LEFT = 400
 END_S, GONE_S = 180.0, 180.0
 
 
@@ -49,7 +45,6 @@ class SoakTraining(Training):
 
     pace_s: float = 1.0
     steps: int = STEPS
-    recovery_limit_s: float = RECOVERY_LIMIT_S
 
     @property
     def volume(self) -> Path:
@@ -96,18 +91,12 @@ class SoakTraining(Training):
 
 @dataclass
 class SoakInjected(SoakTraining, InjectedTraining):
-    """The same as a Job with the label. It has a second spare, because the Job controller replaces pods slowly."""
-
-    recovery_limit_s: float = INJECTED_RECOVERY_LIMIT_S
+    """The same as a Job with the label."""
 
     def _restated(self, job: Raw) -> Raw:
         restated = super()._restated(job)
-        spec = restated["spec"]
-        pods = spec["parallelism"] + 1
-        spec |= {"parallelism": pods, "completions": pods}
-        annotations = spec["template"]["metadata"]["annotations"]
+        annotations = restated["spec"]["template"]["metadata"]["annotations"]
         annotations["understudy.dev/max-restarts"] = str(BUDGET)
-        annotations["understudy.dev/spares"] = str(pods - self.members)
         return restated
 
 
