@@ -154,12 +154,18 @@ def test_a_killed_sidecar_causes_no_restart_that_the_job_would_count(training: I
     assert failed_pods(training) == 0
 
 
-def test_a_deleted_pod_is_replaced_by_the_spare_or_by_the_pod_that_its_controller_creates(
+def test_a_deleted_pod_is_replaced_by_the_spare_or_by_the_pod_that_the_operator_creates(
     training: InjectedTraining, journal: Journal
 ) -> None:
+    acts.settle(training)
+    before = acts.uids(training)
     act = acts.delete_pod(training)
     assert act.strategy == training.replacement
     note(journal, training, "pod", act)
+    # and the operator creates the pod of the vacant index, because the Job controller waits for 10 s after a failure
+    wait_until("all indexes have pods", lambda: len(acts.running_pods(training)) == PODS, 60, seen=training.pods_text)
+    replacements = [pod for pod in training.pods() if pod["metadata"]["uid"] not in before]
+    assert [pod["metadata"].get("generateName") for pod in replacements] == [None]
 
 
 def test_a_powered_off_node_is_replaced(training: InjectedTraining, journal: Journal) -> None:

@@ -85,6 +85,15 @@ def a_claimed_pod(name: str) -> Raw:
     return pod
 
 
+def a_pod_of_a_job(labels: dict[str, str] | None = None, **owner: Any) -> Raw:
+    """labels: instead of that of an injected pod. owner: other fields of its owner reference to a Job."""
+    pod = a_pod("injected-0-abcde")
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": "injected", "uid": "1", "controller": True}
+    labeled = {"understudy.dev/inject": "enabled"} if labels is None else labels
+    pod["metadata"] |= {"labels": labeled, "ownerReferences": [{**reference, **owner}]}
+    return pod
+
+
 def a_job_of_batch(name: str, owned: bool = False, labels: dict[str, str] | None = None) -> Raw:
     template = {"metadata": {"labels": labels or {}}, "spec": {"containers": [a_container()], "restartPolicy": "Never"}}
     return an_object("Job", name, owned=owned, spec={"template": template})
@@ -340,6 +349,15 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         "of an injected Job, and not what it runs",
     ),
     "deletes an injected Job": (deletes(OPERATOR, "job/injected"), MESSAGE_OWNER),
+    "creates a pod of a Job that is not injected": (creates(OPERATOR, a_pod_of_a_job(labels={})), MESSAGE_OWNER),
+    "creates an injected pod without a controller": (
+        creates(OPERATOR, a_pod_of_a_job(controller=False)),
+        MESSAGE_OWNER,
+    ),
+    "creates an injected pod of another kind of controller": (
+        creates(OPERATOR, a_pod_of_a_job(apiVersion="apps/v1", kind="ReplicaSet")),
+        MESSAGE_OWNER,
+    ),
     "makes a Secret with an account's token": (creates(OPERATOR, a_token_secret(TEAM)), MESSAGE_SECRET),
     "creates a Secret that is not Opaque": (
         creates(OPERATOR, a_secret("evil", owned=True, type="example.com/other")),
@@ -546,6 +564,7 @@ ALLOWED: dict[str, Attack] = {
     "the operator releases a claimed pod that no pool owns": patches(
         OPERATOR, "pod/claimed", {"metadata": {"finalizers": None}}
     ),
+    "the operator creates a pod of an injected Job": creates(OPERATOR, a_pod_of_a_job()),
     "the operator lifts the limit of an injected Job": patches(
         OPERATOR, "job/injected", {"metadata": {"labels": {"a": "b"}}, "spec": {"backoffLimit": 1000}}
     ),

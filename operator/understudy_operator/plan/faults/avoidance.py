@@ -61,6 +61,12 @@ def avoidance(observed: Observed, now: float) -> tuple[Avoided, ...]:
     return tuple(found[name] for name in sorted(found))
 
 
+def unusable_nodes(observed: Observed, now: float) -> list[str]:
+    """The nodes that are silent, or whose hardware is broken: a pod there could not train. Also of an injected job."""
+    found = (*_with_verdict(observed, now), *_silent(observed, now))
+    return sorted({entry.node for entry in found if not entry.usable_as_last_resort})
+
+
 def required(avoided: tuple[Avoided, ...]) -> list[str]:
     return [entry.node for entry in avoided if not entry.usable_as_last_resort]
 

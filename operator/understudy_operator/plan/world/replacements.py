@@ -7,10 +7,11 @@ before its end. So the operator creates the pod itself. Then the Job controller 
 Rules:
 - The status of the Job counts fewer active pods than the Job needs: the Job controller knows of the loss, and waits.
 - The training has formed a round in this attempt: a Job that has just started may still create its pods.
+- The pods avoid nodes that are silent, or whose hardware is broken.
 - Pods that fail to start are followed after growing delays, as those of a TrainingJob (failed_starts.py).
 """
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,8 +20,10 @@ from understudy_operator.plan.facts import keys
 from understudy_operator.plan.facts.cluster_objects import ChildJob
 from understudy_operator.plan.facts.malformed import number_in
 from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.faults.avoidance import REQUIRED, unusable_nodes
 from understudy_operator.plan.intents import CreatePod
 from understudy_operator.plan.manifests.job_pods import job_pod
+from understudy_operator.plan.manifests.placement import exclude_nodes
 from understudy_protocol import pod as names
 
 
@@ -34,18 +37,23 @@ def plan_replacements(observed: Observed, now: float) -> Iterator[CreatePod]:
     backoff, in_a_row = plan_start_backoff(observed, now), failed_in_a_row(observed, now)
     if backoff.delays_all:
         return
+    avoid = unusable_nodes(observed, now)[:REQUIRED]
     occupied = _occupied_indexes(waiting, observed)
     vacant = [(job, index) for job in waiting.values() for index in _vacant(job, occupied[job.uid])]
     for job, index in vacant[backoff.spares :]:
         serial = f"{observed.entropy}-{index}"
         reason = f"the Job controller waits before it replaces the pod of index {index} of Job {job.name}"
-        yield CreatePod(partial(_build, job, index, serial, in_a_row), reason)
+        yield CreatePod(partial(_build, job, index, serial, in_a_row, avoid), reason)
 
 
-def _build(job: ChildJob, index: int, serial: str, in_a_row: int) -> dict[str, Any]:
+def _build(job: ChildJob, index: int, serial: str, in_a_row: int, avoid: Sequence[str]) -> dict[str, Any]:
     manifest = job_pod(job, index, serial)
+    annotations = manifest["metadata"]["annotations"]
     if in_a_row:
-        manifest["metadata"]["annotations"][names.ANNOTATION_FAILED_STARTS] = str(in_a_row)
+        annotations[names.ANNOTATION_FAILED_STARTS] = str(in_a_row)
+    if avoid:
+        exclude_nodes(manifest["spec"], avoid)
+        annotations[names.ANNOTATION_AVOIDED_NODES] = ",".join(avoid)
     return manifest
 
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.unit.operator.given import A0, A1, IMAGE, NOW, SUCCEEDED, S, a_snapshot, ended, observed
+from tests.unit.operator.given import A0, A1, IMAGE, NOW, SUCCEEDED, XID_79, S, a_snapshot, ended, lost, observed
 from tests.unit.operator.plan.injection.test_injected_job import an_injected_job, at
 from understudy_operator.plan.facts import keys
-from understudy_operator.plan.facts.cluster_objects import ChildJob, Controller, Pod
+from understudy_operator.plan.facts.cluster_objects import ChildJob, Controller, Node, Pod
 from understudy_operator.plan.facts.observed import Observed
-from understudy_operator.plan.intents import CreatePod
+from understudy_operator.plan.intents import CreatePod, DeletePod
 from understudy_operator.plan.reconcile import reconcile
+from understudy_protocol.enums import Fault
 from understudy_protocol.observer import Snapshot
 
 TEMPLATE = {"metadata": {}, "spec": {"containers": [{"name": "trainer"}]}}
@@ -101,3 +102,40 @@ def test_pods_that_fail_to_start_follow_each_other_after_growing_delays() -> Non
         return [index for index, _ in created(given((LEFT[0], failed, LEFT[2])))]
 
     assert (after(1.9), after(2.1)) == ([], ["1"])
+
+
+def test_the_pod_avoids_a_node_that_is_silent_and_one_with_broken_hardware() -> None:
+    # given a node on which the member of index 1 has stopped responding, and a node that has lost a GPU
+    silent = a_snapshot(number=3, lost=[lost(A1, Fault.NODE)])
+    nodes = {"n9": Node("n9", ready=True, findings=(XID_79,))}
+    facts = observed(an_injected_job(), LEFT, children=(WAITS,), snapshot=silent, nodes=nodes)
+    (intent,) = [x for x in reconcile(facts, IMAGE, NOW).pods if isinstance(x, CreatePod)]
+    affinity = intent.manifest["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert affinity["nodeSelectorTerms"] == [
+        {
+            "matchFields": [
+                {"key": "metadata.name", "operator": "NotIn", "values": ["n9"]},
+                {"key": "metadata.name", "operator": "NotIn", "values": [A1.node]},
+            ]
+        }
+    ]
+    assert intent.manifest["metadata"]["annotations"]["understudy.dev/avoided-nodes"] == f"n9,{A1.node}"
+
+
+def test_a_pod_that_waits_for_a_node_is_created_again_when_the_node_it_avoids_may_be_used_again() -> None:
+    annotations = {"understudy.dev/avoided-nodes": A1.node}
+    waits = pod(replace(A1, annotations=annotations, node="", phase="Pending", trouble="0/4 nodes are available"), 1)
+    waits = replace(waits, annotations={**waits.annotations, **annotations})
+    pods = (LEFT[0], waits, LEFT[2])
+    nodes = {name: Node(name, ready=True) for name in (A0.node, A1.node, S.node)}
+
+    def dropped(snapshot: Snapshot | None) -> list[str]:
+        job = replace(WAITS, active=3)
+        facts = observed(an_injected_job(), pods, children=(job,), snapshot=snapshot, nodes=nodes)
+        return [x.name for x in reconcile(facts, IMAGE, NOW).pods if isinstance(x, DeletePod)]
+
+    assert dropped(IN_ROUND_3) == [waits.name]
+    # but not while the node is silent, and not before the operator knows which nodes are
+    former = replace(A1, uid="former")
+    assert dropped(a_snapshot(number=3, lost=[lost(former, Fault.NODE)])) == []
+    assert dropped(None) == []
