@@ -41,7 +41,7 @@ from understudy_launcher.events import (
 from understudy_launcher.fork_server import ForkServer
 from understudy_launcher.groups import LEFTOVERS
 from understudy_launcher.logs import INHERITED, Outputs
-from understudy_launcher.memory import OomKills
+from understudy_launcher.out_of_memory import OomKills
 from understudy_launcher.process_table import EXISTS, Handle, ProcessEntry
 from understudy_launcher.step_page import StepFiles
 from understudy_launcher.zygote import ForkRequest

@@ -1,10 +1,10 @@
 """One weight update as a transaction: `async with WeightUpdate(replicas, trainer, version=…) as update:`.
 
 Entering the block executes the steps up to the built group, the body transfers, and leaving the block executes the
-other steps (`steps`). After any failure (an error, a time limit, a cancellation at any await) every step that may have
-begun is undone before the error is raised: on all replicas in parallel, each undo even if others fail. Neither a second
-cancellation nor the end of asyncio.run interrupts the undo. Each of its calls has the limit `timeouts.undo`. The caller
-gets the first error, with later errors as notes.
+other steps (`update_steps`). After any failure (an error, a time limit, a cancellation at any await) every step that
+may have begun is undone before the error is raised: on all replicas in parallel, each undo even if others fail. Neither
+a second cancellation nor the end of asyncio.run interrupts the undo. Each of its calls has the limit `timeouts.undo`.
+The caller gets the first error, with later errors as notes.
 
 A failed update is not rolled back. If the transfer had begun, the replicas' weights are Uncertain afterwards: they can
 generate, but their admission stays closed until an update succeeds.
@@ -19,7 +19,6 @@ from functools import partial
 from types import TracebackType
 from typing import Callable, Optional, Union
 
-from understudy_rollout.calls import Call, run_together, run_uninterrupted
 from understudy_rollout.engine import Replica, Tensor, Trainer, missing_calls
 from understudy_rollout.failures import (
     NothingTransferred,
@@ -30,9 +29,10 @@ from understudy_rollout.failures import (
     describe,
     note,
 )
-from understudy_rollout.job import JobLink, fence_of, link_of_this_process
+from understudy_rollout.parallel_calls import Call, run_together, run_uninterrupted
 from understudy_rollout.sender import Sender
-from understudy_rollout.steps import ReplicaWeights, Step, Undo, UpdateProgress
+from understudy_rollout.update_reports import JobLink, fence_of, link_of_this_process
+from understudy_rollout.update_steps import ReplicaWeights, Step, Undo, UpdateProgress
 from understudy_rollout.weights import Abandon, Begin, Commit, Fence, Group, version_of
 
 TRAINER = "trainer"

@@ -12,10 +12,10 @@ import pytest
 from aiohttp import web
 
 from tests.unit.cli import samples
+from understudy_cli.command_errors import NoAnswer, WrongCall
 from understudy_cli.dashboard import server
 from understudy_cli.dashboard.server import Board, application, follow, is_own_host, serve
 from understudy_cli.facts import Fleet
-from understudy_cli.failures import NoAnswer, WrongCall
 from understudy_cli.reading import read_job
 from understudy_cli.views.pages import PageAddress
 

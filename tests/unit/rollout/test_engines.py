@@ -36,7 +36,7 @@ from tests.unit.virtual_time import in_virtual_time
 from understudy_rollout import Group, Timeouts, WeightsState, WeightUpdate
 from understudy_rollout.engines import SglangEngine, VllmEngine
 from understudy_rollout.failures import EngineRefused, EngineUnreachable, StepTimedOut
-from understudy_rollout.gateway import Gateway, watch
+from understudy_rollout.gateway import Gateway, server_watch
 from understudy_rollout.gateway.app import GatewayApp
 from understudy_rollout.gateway.flights import InFlightRequests
 from understudy_rollout.gateway.proxy import Proxy
@@ -163,7 +163,7 @@ class Served(Cluster):
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gateway checks the listener at each call; test_listener.py tests the reading of the kernel's tables."""
-    monkeypatch.setattr(watch, "listener_at", listener_at)
+    monkeypatch.setattr(server_watch, "listener_at", listener_at)
 
 
 @asynccontextmanager

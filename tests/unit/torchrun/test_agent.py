@@ -11,7 +11,7 @@ from understudy_launcher import events as e
 from understudy_launcher.phases import OnSigterm
 from understudy_protocol import launcher as m
 from understudy_protocol.enums import NO_ROUND, Drill, Verdict, WorkersState
-from understudy_torchrun import calls as c
+from understudy_torchrun import rendezvous_calls as c
 from understudy_torchrun.agent import Agent, AgentState
 
 DOUBT_S = 2.0

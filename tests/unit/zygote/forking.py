@@ -14,7 +14,7 @@ from typing import IO
 import understudy_zygote
 from tests.unit.launcher.fake_sidecar import LIMIT_S, wait_for
 from understudy_launcher import events as e
-from understudy_launcher.command import python_program
+from understudy_launcher.command_parser import python_program
 from understudy_launcher.zygote import ForkRequest, ForkServerHandle, WorkerStatus, ZygoteMessage
 
 MODULE = str(Path(understudy_zygote.__file__).parent / "__main__.py")

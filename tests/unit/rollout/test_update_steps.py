@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from understudy_rollout.steps import STEPS, UNDO_ORDER, OutOfOrder, ReplicaWeights, Step, Undo, UpdateProgress
+from understudy_rollout.update_steps import STEPS, UNDO_ORDER, OutOfOrder, ReplicaWeights, Step, Undo, UpdateProgress
 
 
 def upto(step: Step, *, done: bool) -> UpdateProgress:
