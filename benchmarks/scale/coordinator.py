@@ -286,7 +286,7 @@ async def failover(run: Run) -> None:
 
     began = run.now()
     try:
-        marks = {"seconds": continues, "office_s": lambda: run.progress.welcomed > 0}
+        marks = {"seconds": continues, "first_welcome_s": lambda: run.progress.welcomed > 0}
         reply(case="failover", values=await run.measure(continues, marks))
     except Unfinished as error:
         reply(case="failover", unfinished=str(error), after_s=error.after_s)

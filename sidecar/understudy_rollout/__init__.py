@@ -12,16 +12,16 @@ from understudy_rollout.engine import Admission, Engine, Replica, Tensor, Traine
 from understudy_rollout.failures import UpdateFailed
 from understudy_rollout.update import Timeouts, WeightUpdate
 from understudy_rollout.update_reports import JobLink
-from understudy_rollout.weights import Fence, Former, Group, WeightsState
+from understudy_rollout.weights import Fence, Group, PreviousState, WeightsState
 
 __all__ = [
     "Admission",
     "BlockingWeightUpdate",
     "Engine",
     "Fence",
-    "Former",
     "Group",
     "JobLink",
+    "PreviousState",
     "Replica",
     "Tensor",
     "Timeouts",

@@ -156,8 +156,8 @@ class GatewayApp:
         if weights.known().now != before:
             log.info("weights %s %s (%s): %d requests aborted", weights.state.value, weights.version, event, aborted)
         response = {**_weights_view(weights), "aborted": aborted}
-        former = asdict(weights.former()) if weights.update else None
-        return web.json_response({**response, "former": former}, dumps=_json)
+        previous = asdict(weights.previous()) if weights.update else None
+        return web.json_response({**response, "previous": previous}, dumps=_json)
 
     def _check_token(self, request: web.Request, header: str = "Authorization") -> None:
         given = request.headers.get(header, "").encode()

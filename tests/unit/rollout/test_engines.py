@@ -41,7 +41,7 @@ from understudy_rollout.gateway.app import GatewayApp
 from understudy_rollout.gateway.flights import InFlightRequests
 from understudy_rollout.gateway.proxy import Proxy
 from understudy_rollout.gateway.weights_file import WeightsFile
-from understudy_rollout.weights import Fence, Former, Weights
+from understudy_rollout.weights import Fence, PreviousState, Weights
 
 NO_FENCE = (0, 0, 0)
 
@@ -75,7 +75,7 @@ class GateAndGateway(ModelGate):
 
     real: Gateway = field(default_factory=lambda: Gateway("http://127.0.0.1:1", TOKEN))
 
-    async def close(self, update: str, version: str, fence: Fence) -> Former:
+    async def close(self, update: str, version: str, fence: Fence) -> PreviousState:
         found = await super().close(update, version, fence)
         await self.real.close(update, version, fence)
         return found
