@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from benchmarks.goals import UNDERSTUDY, Goal
 from benchmarks.records import Sample
 from benchmarks.report import add_arguments, open_journal, show
-from tests.ui import fleets
+from tests.ui import large_fleets
 from tests.ui.browser import Page, browser
 from tests.ui.fake_cluster import FakeCluster, fake_cluster
 from tests.ui.serving import serving
@@ -45,9 +45,9 @@ async def measure(case: str, run: int) -> Sample:
     with fake_cluster() as cluster:
         size = JOBS if case == "fleet" else PODS
         if case == "fleet":
-            fleets.fill_fleet(cluster, JOBS, now)
+            large_fleets.fill_fleet(cluster, JOBS, now)
         else:
-            fleets.fill_large_job(cluster, PODS, now)
+            large_fleets.fill_large_job(cluster, PODS, now)
         async with serving(cluster) as url, browser() as page:
             await page.open(url + _ADDRESS[case])
             await page.wait_for_text(f"Jobs ({JOBS})" if case == "fleet" else f"Pods: {PODS} members")
@@ -74,13 +74,13 @@ async def _disturb(page: Page, cluster: FakeCluster, case: str, now: float) -> N
     )
     for number in range(CHANGES):
         if case == "fleet":
-            job = fleets.fleet_job(number % JOBS, now)
+            job = large_fleets.fleet_job(number % JOBS, now)
             job["status"]["progress"]["step"] += 1 + number
             cluster.put("trainingjobs", job)
         else:
             ready = {"type": "Ready", "status": str(number % 2 == 1)}
             status = {"phase": "Running", "conditions": [ready]}
-            cluster.put("pods", fleets.large_pod("huge", number // 2 * 7 % PODS, now, status=status))
+            cluster.put("pods", large_fleets.large_pod("huge", number // 2 * 7 % PODS, now, status=status))
         await asyncio.sleep(CHANGE_S)
     await page.run("window.rest()")
 

@@ -21,7 +21,7 @@ from scripts.message_tables import markdown
 from scripts.protocol_docs import PageError, fill
 from scripts.reference_fields import FieldError, fields_of
 from scripts.reference_names import JOB, POOL, Name, UnknownName
-from understudy_cli.failures import ExitCode
+from understudy_cli.command_errors import ExitCode
 from understudy_launcher import __main__ as launcher
 from understudy_launcher import supervise
 from understudy_local import cluster

@@ -260,7 +260,7 @@ VARIABLES = {
     "UNDERSTUDY_STATE_FOLDER": "The folder in which the sidecar stores its state.",
     "UNDERSTUDY_FOLDER": "The folder that sidecar and trainer container share.",
     "UNDERSTUDY_KEY_FOLDER": "The folder with the membership key.",
-    "UNDERSTUDY_TOLD_FOLDER": "The folder in which the kubelet mounts the pod's verdict.",
+    "UNDERSTUDY_VERDICT_FOLDER": "The folder in which the kubelet mounts the pod's verdict.",
     "UNDERSTUDY_SHIPPED_FOLDER": "The folder whose files the sidecar copies into the shared folder.",
     "UNDERSTUDY_LISTEN": "The address on which the sidecar listens. All addresses if unset.",
     "UNDERSTUDY_NPROC_PER_NODE": "Workers in the pod.",

@@ -21,6 +21,6 @@ class Case(StrEnum):
 GOALS = (
     Goal(Case.WARM, NODES, "first_step_s", at_most=6.0),
     Goal(Case.WARM, NODES, "after_detection_s", at_most=1.5),
-    Goal(Case.VERDICT, NODES, "told_s", at_most=1.0),
+    Goal(Case.VERDICT, NODES, "written_s", at_most=1.0),
     Goal(Case.VERDICT, NODES, "withdrawn_s", at_most=1.0),
 )

@@ -19,7 +19,7 @@ from tests.e2e.plain import PlainJob
 from tests.e2e.training import Raw
 from tests.e2e.waiting import NotInTime
 
-METRICS = ("told_s", "withdrawn_s")
+METRICS = ("written_s", "withdrawn_s")
 FILE = "understudy/verdict.json"
 POLL_S = 0.005
 LIMIT_S = 20.0
@@ -39,7 +39,7 @@ def measure(cluster: Cluster, namespace: str, runs: Sequence[int]) -> Iterator[S
         for run in runs:
             try:
                 values = {
-                    "told_s": _took(cluster, node, XID, file, faulty=True),
+                    "written_s": _took(cluster, node, XID, file, faulty=True),
                     "withdrawn_s": _took(cluster, node, NO_XID, file, faulty=False),
                 }
             except NotInTime as error:

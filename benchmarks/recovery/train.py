@@ -1,7 +1,7 @@
 """The training of the benchmark: four ranks, gloo, DistributedDataParallel, a model that needs almost no CPU time.
 
-Each rank writes `EVENT RANK PID TIME` into the file BENCH_TOLD: at its first all-reduce and at its first step. It ends
-when the file BENCH_TOLD.end exists. TIME is time.monotonic(), which all processes share. The script uses only
+Each rank writes `EVENT RANK PID TIME` into the file BENCH_REPORTS: at its first all-reduce and at its first step. It
+ends when the file BENCH_REPORTS.end exists. TIME is time.monotonic(), which all processes share. The script uses only
 torchrun's contract, so every system can run it. With BENCH_SAVE_S, a rank that gets SIGTERM or loses a peer saves for
 that time before it ends. With BENCH_HEARTBEATS, each step sends NVRx's rank monitor a heartbeat.
 """
@@ -25,7 +25,7 @@ except ImportError:
 
 
 PAUSE_S = 0.02
-REPORTS = os.environ["BENCH_TOLD"]
+REPORTS = os.environ["BENCH_REPORTS"]
 SAVE_S = float(os.environ["BENCH_SAVE_S"])
 
 

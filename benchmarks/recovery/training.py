@@ -35,7 +35,7 @@ class Training(ABC):
         self.python = installed.python
         self.env = {
             **os.environ,
-            "BENCH_TOLD": str(reports.path),
+            "BENCH_REPORTS": str(reports.path),
             "BENCH_SAVE_S": str(SAVE_S if session.case is Case.WORKER_GRACE_SAVE else 0.0),
             "GLOO_SOCKET_IFNAME": "far",
             "TORCH_CPP_LOG_LEVEL": "ERROR",

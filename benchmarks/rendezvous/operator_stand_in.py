@@ -81,7 +81,7 @@ class OperatorStandIn:
         await self._until(lambda: _runs(json.loads(self._newest), number, members))
         return {"round": json.loads(self._newest)["token"]["round"]}
 
-    async def succession(self, standbys: int) -> Answer:
+    async def standbys_known(self, standbys: int) -> Answer:
         """Returns when a snapshot has so many standby coordinators, and a voter configuration."""
         await self._until(lambda: _can_choose(json.loads(self._newest), standbys))
         return {}
@@ -131,7 +131,7 @@ async def _main() -> None:
         {
             "appoint": operator.appoint,
             "settled": operator.is_settled,
-            "succession": operator.succession,
+            "standbys_known": operator.standbys_known,
             "launch": operator.launch,
         }
     )

@@ -93,8 +93,8 @@ class Job:
     def settle(self, number: int, limit_s: float) -> None:
         """Wait until all workers of the round run, and the coordinator knows it. Raises Unfinished."""
         start = time.monotonic()
-        teller = self.operator or self.coordinator
-        newest = teller.ask("settled", limit_s, number=number, members=self.actives)["round"]
+        observer = self.operator or self.coordinator
+        newest = observer.ask("settled", limit_s, number=number, members=self.actives)["round"]
         if newest != number:
             raise Unfinished(f"round {newest} followed on round {number}: members were lost", time.monotonic() - start)
 

@@ -73,7 +73,7 @@ def failover(size: int, limit_s: float, profile: Path | None) -> Iterator[Outcom
     with nodes(STANDBYS) as standbys, running(size, pods=standbys) as job:
         first_round(job, limit_s)
         assert job.operator is not None
-        job.operator.ask("succession", START_S, standbys=STANDBYS)
+        job.operator.ask("standbys_known", START_S, standbys=STANDBYS)
         for crowd in job.crowds:
             crowd.ask("expect_welcome", START_S)
         start = time.monotonic()
@@ -84,7 +84,7 @@ def failover(size: int, limit_s: float, profile: Path | None) -> Iterator[Outcom
         last = max(x["last"] for x in answers)
         if any(x["newest"] != FIRST for x in answers):
             raise Unfinished("the new coordinator formed a new round: not all members came back in time", last - start)
-        yield Case.FAILOVER, {"seconds": last - start, "office_s": min(x["first"] for x in answers) - start}
+        yield Case.FAILOVER, {"seconds": last - start, "first_welcome_s": min(x["first"] for x in answers) - start}
 
 
 def silent_node(size: int, limit_s: float, profile: Path | None) -> Iterator[Outcome]:

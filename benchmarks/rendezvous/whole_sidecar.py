@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.child import Answer, run, serve
 from benchmarks.rendezvous import job
 from understudy_protocol import pod
-from understudy_sidecar import process, records
+from understudy_sidecar import process_setup, records
 from understudy_sidecar.app import Sidecar
 from understudy_sidecar.settings import Settings
 
@@ -106,7 +106,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--profile", type=Path)
     requests = parser.parse_args()
-    process.prepare()
+    process_setup.prepare()
     logging.basicConfig(level=logging.INFO, format="%(created).6f %(levelname)s %(message)s", stream=sys.stderr)
     records.install_launcher = lambda folder, shipped=requests.folder: None  # there is no image from which to copy it
     sidecar = Sidecar(settings(requests))

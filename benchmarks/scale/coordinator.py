@@ -29,7 +29,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.enums import ConfigVersion, RoundToken, Term
 from understudy_protocol.hard_state import HardState
 from understudy_protocol.recovery import History
-from understudy_sidecar import process
+from understudy_sidecar import process_setup
 from understudy_sidecar.caller_links import CallerLinks
 from understudy_sidecar.membership.core import Core, CoreEvent
 from understudy_sidecar.membership.events import Broadcast, Hangup, Send, Tick, WatchMachines
@@ -286,7 +286,7 @@ async def failover(run: Run) -> None:
 
     began = run.now()
     try:
-        marks = {"seconds": continues, "office_s": lambda: run.progress.welcomed > 0}
+        marks = {"seconds": continues, "first_welcome_s": lambda: run.progress.welcomed > 0}
         reply(case="failover", values=await run.measure(continues, marks))
     except Unfinished as error:
         reply(case="failover", unfinished=str(error), after_s=error.after_s)
@@ -317,7 +317,7 @@ def main() -> None:
     context = multiprocessing.get_context("fork")
     context.Process(target=serve, args=(theirs, size, COORDINATOR.ip, known), daemon=True).start()
     theirs.close()
-    process.prepare()
+    process_setup.prepare()
 
     loop = ClockedLoop()
 

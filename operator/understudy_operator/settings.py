@@ -25,7 +25,7 @@ from understudy_operator.plan.facts.keyring import KEY_BYTES
 from understudy_operator.plan.leadership.lease_election import LeaseTimes
 from understudy_operator.plan.manifests.network_policy import Rules
 from understudy_operator.plan.verdicts.built_in import BUILT_IN
-from understudy_operator.plan.verdicts.sources import FaultSource
+from understudy_operator.plan.verdicts.fault_sources import FaultSource
 from understudy_operator.plan.verdicts.table import table_of
 
 ENV_SOURCES = "UNDERSTUDY_FAULT_SOURCES"

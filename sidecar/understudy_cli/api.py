@@ -21,7 +21,7 @@ from urllib.request import getproxies, proxy_bypass
 import urllib3
 
 from understudy_cli import credentials, fields
-from understudy_cli.failures import NoAnswer, WrongCall
+from understudy_cli.command_errors import NoAnswer, WrongCall
 from understudy_cli.fields import Raw
 from understudy_cli.kubeconfig import Access
 from understudy_cli.untrusted import LINE_LENGTH, one_line

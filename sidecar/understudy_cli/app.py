@@ -15,13 +15,13 @@ import typer
 
 from understudy_cli import render
 from understudy_cli.api import Api
-from understudy_cli.cluster import PODS, Cluster
+from understudy_cli.command_errors import CommandFailed, ExitCode, NoAnswer, NotFound, NotPossible, WrongCall
 from understudy_cli.credentials import find_access
 from understudy_cli.diagnosis import examine
 from understudy_cli.facts import INJECTED_JOB, Job, Pod, Recovery
-from understudy_cli.failures import CommandFailed, ExitCode, NoAnswer, NotFound, NotPossible, WrongCall
 from understudy_cli.live import job_frames, tree_frames, wait_for_drain, wait_for_drill
 from understudy_cli.log_lines import Wanted
+from understudy_cli.namespace_objects import PODS, Cluster
 from understudy_cli.pod_logs import MOST_PODS, FollowedLogs, PodLogLine, lines_around, pods_to_read, read_lines
 from understudy_cli.printing import (
     DEFAULT_PORT,
@@ -511,7 +511,7 @@ def dashboard(
 
     The page shows jobs, their pods and faults, spares and nodes, and follows each change. It has no login.
     """
-    from understudy_cli.dashboard.sources import cluster_fleets
+    from understudy_cli.dashboard.fleets import cluster_fleets
 
     cluster = connect(kubeconfig, context, namespace, all_namespaces=all_namespaces)
     serve_page(cluster_fleets(cluster.api, [cluster.namespace]), listen, port, host)

@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml
 
 from understudy_cli import fields
-from understudy_cli.failures import NoAnswer, WrongCall
+from understudy_cli.command_errors import NoAnswer, WrongCall
 from understudy_cli.kubeconfig import SERVICE_ACCOUNT, Access, ConfigFile, Exec, in_cluster, read_access
 from understudy_cli.untrusted import one_line
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from understudy_cli import fields
 from understudy_cli.api import FORBIDDEN, NOT_FOUND, Api, collection
-from understudy_cli.failures import NoAnswer
+from understudy_cli.command_errors import NoAnswer
 from understudy_cli.fields import Raw
 from understudy_cli.views.checks import Installation, Unreadable, example_job, services_of
 

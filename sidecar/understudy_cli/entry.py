@@ -11,7 +11,7 @@ def main() -> int:
             stream.reconfigure(errors="replace")  # a terminal may not have each character of a message
     try:
         from understudy_cli import app
-        from understudy_cli.failures import CommandFailed
+        from understudy_cli.command_errors import CommandFailed
     except ModuleNotFoundError as error:
         return missing(error, "cli")
     try:

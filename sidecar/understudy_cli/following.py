@@ -14,7 +14,7 @@ from typing import Any
 
 from understudy_cli import fields
 from understudy_cli.api import FORBIDDEN, GONE, NOT_FOUND, UNAUTHORIZED, Api
-from understudy_cli.failures import NoAnswer
+from understudy_cli.command_errors import NoAnswer
 from understudy_cli.fields import Raw
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from understudy_cli.failures import WrongCall
+from understudy_cli.command_errors import WrongCall
 from understudy_cli.fields import entries, flag, get, table, text
 
 DEFAULT_NAMESPACE = "default"

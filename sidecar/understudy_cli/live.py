@@ -10,10 +10,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from understudy_cli import render
-from understudy_cli.cluster import PLURALS, PODS, RECOVERIES
+from understudy_cli.command_errors import NotFound, NotPossible
 from understudy_cli.facts import Job, Pod, Recovery
-from understudy_cli.failures import NotFound, NotPossible
 from understudy_cli.following import Followed
+from understudy_cli.namespace_objects import PLURALS, PODS, RECOVERIES
 from understudy_cli.printing import Frame
 from understudy_cli.reading import recoveries_of
 from understudy_cli.views import drains, drills, jobs

@@ -17,8 +17,8 @@ from rich.console import RenderableType
 from typer.core import TyperGroup
 
 from understudy_cli import fields, render
+from understudy_cli.command_errors import NoAnswer, NotFound, WrongCall
 from understudy_cli.facts import Event, Fleet, Job, Pod, Recovery
-from understudy_cli.failures import NoAnswer, NotFound, WrongCall
 from understudy_cli.log_lines import LogFilter, Wanted
 from understudy_cli.printing import (
     DEFAULT_PORT,

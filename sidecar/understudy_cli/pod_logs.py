@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from understudy_cli.api import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, Api, collection
+from understudy_cli.command_errors import CommandFailed, NoAnswer, WrongCall
 from understudy_cli.facts import Pod, Recovery
-from understudy_cli.failures import CommandFailed, NoAnswer, WrongCall
 from understudy_cli.following import Followed
 from understudy_cli.log_lines import LogFilter, Wanted
 from understudy_cli.untrusted import log_line

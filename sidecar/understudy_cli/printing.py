@@ -10,8 +10,8 @@ from rich.console import RenderableType
 from rich.live import Live
 
 from understudy_cli import render
+from understudy_cli.command_errors import NotFound
 from understudy_cli.facts import Fleet
-from understudy_cli.failures import NotFound
 from understudy_cli.log_lines import Wanted, grouped, newest_dumps
 from understudy_cli.render import OutputFormat
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Callable
 
 from understudy_launcher import environment, prctl
-from understudy_launcher.command import calls_torchrun, python_program
+from understudy_launcher.command_parser import calls_torchrun, python_program
 from understudy_launcher.logs import Logs
 from understudy_launcher.loop import LauncherSettings, Loop
 from understudy_launcher.phases import OnSigterm

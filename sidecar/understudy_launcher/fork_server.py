@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Callable, Optional
 
 from understudy_launcher import events as e
-from understudy_launcher.command import PythonProgram
+from understudy_launcher.command_parser import PythonProgram
 from understudy_launcher.zygote import ForkRequest, ForkServerHandle, WorkerStatus, ZygoteMessage
 
 

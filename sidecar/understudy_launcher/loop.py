@@ -21,7 +21,7 @@ from typing import Any, Optional, Union
 
 from understudy_launcher import environment, error_files, termination_message, torchrun_call
 from understudy_launcher import events as e
-from understudy_launcher.command import PythonProgram, calls_torchrun, python_program, same_start
+from understudy_launcher.command_parser import PythonProgram, calls_torchrun, python_program, same_start
 from understudy_launcher.container_command import ContainerCommand
 from understudy_launcher.device_check import DeviceCheck
 from understudy_launcher.fork_server import ForkServer

@@ -41,7 +41,7 @@ from understudy_launcher.events import (
 from understudy_launcher.fork_server import ForkServer
 from understudy_launcher.groups import LEFTOVERS
 from understudy_launcher.logs import INHERITED, Outputs
-from understudy_launcher.memory import OomKills
+from understudy_launcher.out_of_memory import OomKills
 from understudy_launcher.process_table import EXISTS, Handle, ProcessEntry
 from understudy_launcher.step_page import StepFiles
 from understudy_launcher.zygote import ForkRequest
@@ -322,10 +322,10 @@ class Workers:
         return [] if worker.steps is None else worker.steps.page.steps_read(worker.local_rank)
 
 
-def _new_record(former: Optional[int]) -> Optional[int]:
+def _new_record(previous: Optional[int]) -> Optional[int]:
     """None: there can be no record, because this Python was built for an old libc, or memory is short."""
-    if former is not None:
-        os.close(former)
+    if previous is not None:
+        os.close(previous)
     with contextlib.suppress(OSError, AttributeError):
         record = os.memfd_create("imports", os.MFD_CLOEXEC)
         os.ftruncate(record, RECORD_BYTES)

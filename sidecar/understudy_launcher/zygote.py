@@ -18,7 +18,7 @@ from typing import Any, Callable, Optional, Union
 
 from understudy_launcher import events as e
 from understudy_launcher import prctl
-from understudy_launcher.command import PythonProgram, python_program
+from understudy_launcher.command_parser import PythonProgram, python_program
 from understudy_launcher.logs import INHERITED, Outputs
 from understudy_launcher.process_table import Handle
 

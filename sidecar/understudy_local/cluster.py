@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from understudy_local import manifest as written
-from understudy_local import process, workers
+from understudy_local import process, rank_process
 from understudy_local.directory import JobCallers
-from understudy_local.job import training_job
 from understudy_local.local_pod import LocalPod
 from understudy_local.manifest import PodPlacement
 from understudy_local.options import Options
 from understudy_local.output import LocalOutput
 from understudy_local.run_folder import RunFolder
+from understudy_local.training_job import training_job
 from understudy_operator.apply.coordinator_link import CoordinatorLink
 from understudy_operator.plan.facts.cluster_objects import Node
 from understudy_operator.plan.facts.job import Job
@@ -170,7 +170,7 @@ class LocalCluster:
         members = () if self.snapshot is None else self.snapshot.members
         uid = next((x.pod_uid for x in members if x.group_rank == group_rank), "")
         pod = next((pod for pod in self.pods.values() if pod.place.pod_uid == uid and not pod.ended), None)
-        pids = [] if pod is None or pod.launcher_pid is None else workers.worker_pids(pod.launcher_pid)
+        pids = [] if pod is None or pod.launcher_pid is None else rank_process.worker_pids(pod.launcher_pid)
         if pod is None or len(pids) != self.options.nproc:
             raise NoSuchTarget(f"rank {rank} has no running worker at the moment: retry when the phase is Running")
         os.kill(pids[local_rank], 9)

@@ -2,7 +2,7 @@
 
 {"kill": "RANK or MEMBER"}   {"killed": TEXT, "at": time.monotonic() just before}
 {"show": true}               {"members": [{"node", "role", "ranks", "state", "coordinates"}, …]}
-{"objects": true}            the job and its pods, as objects.described has them
+{"objects": true}            the job and its pods, as run_objects.described has them
                              or {"error": WHY}
 """
 
@@ -15,9 +15,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from understudy_local import objects
+from understudy_local import run_objects
 from understudy_local.cluster import LocalCluster, NoSuchTarget
-from understudy_local.members import member_rows
+from understudy_local.member_table import member_rows
 from understudy_local.options import UsageError
 
 LIMIT_S = 10.0
@@ -49,7 +49,7 @@ def _answer(cluster: LocalCluster, line: bytes) -> dict[str, Any]:
             rows = member_rows(cluster.pods.values(), cluster.snapshot, cluster.options.nproc)
             return {"members": [asdict(row) for row in rows]}
         if "objects" in asked:
-            return objects.described(cluster)
+            return run_objects.described(cluster)
         target = str(asked["kill"])
     except (ValueError, KeyError, TypeError):
         return {"error": 'expected {"kill": "RANK or MEMBER"}, {"show": true} or {"objects": true}'}

@@ -41,11 +41,11 @@ class LocalPod:
         manifest: Mapping[str, Any],
         place: PodPlacement,
         changed: Callable[[], None],
-        sidecar_says: Sink,
-        launcher_says: Sink,
+        sidecar_output: Sink,
+        launcher_output: Sink,
     ) -> None:
         self._manifest, self.place, self._changed = manifest, place, changed
-        self._log_sidecar, self._log_launcher = sidecar_says, launcher_says
+        self._log_sidecar, self._log_launcher = sidecar_output, launcher_output
         metadata = manifest["metadata"]
         self.labels: dict[str, str] = dict(metadata["labels"])
         self.annotations: dict[str, str] = dict(metadata["annotations"])

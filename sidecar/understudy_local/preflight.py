@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from understudy_launcher.command import FILE, python_call, python_program
+from understudy_launcher.command_parser import FILE, python_call, python_program
 
 LOOK_WITHIN_S = 20.0
 #: Prints the error as its only line. argv: the kind of program, its target, and the folder with our packages.

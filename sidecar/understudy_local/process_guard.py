@@ -27,7 +27,7 @@ def guard(run: Callable[[int], int]) -> int:
     """
     trouble = prctl.become_subreaper()
     if trouble:
-        _say(f"cannot become a subreaper ({trouble}): processes that workers start may outlive the run")
+        _log(f"cannot become a subreaper ({trouble}): processes that workers start may outlive the run")
     forwarded = set(_FORWARDED_SIGNALS)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # by nohup
         forwarded.remove(signal.SIGHUP)
@@ -45,7 +45,7 @@ def guard(run: Callable[[int], int]) -> int:
     code = os.waitstatus_to_exitcode(status)
     _end_what_is_left()
     if code < 0:
-        _say(f"the run was killed by {signal.Signals(-code).name}: all processes that it started are killed, too")
+        _log(f"the run was killed by {signal.Signals(-code).name}: all processes that it started are killed, too")
     return code if code >= 0 else 128 - code
 
 
@@ -78,8 +78,8 @@ def _end_what_is_left() -> None:
     left = end_descendants(END_WITHIN_S)
     if left:
         pids = ", ".join(str(pid) for pid in left)
-        _say(f"pid {pids} still alive {END_WITHIN_S:g} s after SIGKILL, stuck in the kernel: the run ends without them")
+        _log(f"pid {pids} still alive {END_WITHIN_S:g} s after SIGKILL, stuck in the kernel: the run ends without them")
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(f"understudy: {text}", file=sys.stderr)  # noqa: T201 - a command line

@@ -17,7 +17,7 @@ import uvloop
 from rich.console import Console
 
 from understudy_launcher.package import write_package
-from understudy_local import control, objects, preflight, process_guard, run_folder
+from understudy_local import control, preflight, process_guard, run_folder, run_objects
 from understudy_local.cluster import LocalCluster
 from understudy_local.options import Options, UsageError
 from understudy_local.output import LocalOutput, Plain
@@ -73,7 +73,7 @@ async def _serve(options: Options, folder: RunFolder, keeper_alive: int) -> int:
             live.watch(cluster)
         with live or nullcontext():
             code = await cluster.run()
-        folder.record_end(objects.described(cluster, has_ended=True))
+        folder.record_end(run_objects.described(cluster, has_ended=True))
         output.note(f"run {folder.name} ended with exit code {code}; logs: {folder.logs}")
         return code
     finally:

@@ -4,7 +4,7 @@
     NAME/key/, shipped/   the job's key; the files that a sidecar image ships
     NAME/pods/POD/        a pod's shared folder
     NAME/logs/POD.log     the lines of its launcher, its sidecar and its workers
-    NAME/objects.json     after the end: the job and its pods, as objects.described has them
+    NAME/objects.json     after the end: the job and its pods, as run_objects.described has them
 
 Rules: only this user can access the parent folder. A run that has ended keeps its logs and objects.json; MAX_RUNS runs
 are kept.

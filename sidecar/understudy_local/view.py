@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from understudy_local.cluster import LocalCluster
-from understudy_local.members import member_rows
+from understudy_local.member_table import member_rows
 from understudy_operator.plan.facts.status import JobStatus, RecoveryStatus
 from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_protocol.enums import Strategy

@@ -1,7 +1,8 @@
 """The state of a job's rollout servers: parts of messages of several kinds.
 
 A worker that updates them reports to its sidecar at the beginning and at the end of each update
-(understudy_rollout/job.py). The sidecar forwards the report to the coordinator, and the coordinator to the operator.
+(understudy_rollout/update_reports.py). The sidecar forwards the report to the coordinator, and the coordinator forwards
+it to the operator.
 """
 
 from dataclasses import dataclass

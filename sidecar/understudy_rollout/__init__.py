@@ -10,18 +10,18 @@ See docs/how-to/rl.md. It runs in the trainer's image: Python ≥ 3.9; only the 
 from understudy_rollout.blocking import BlockingWeightUpdate, in_thread
 from understudy_rollout.engine import Admission, Engine, Replica, Tensor, Trainer
 from understudy_rollout.failures import UpdateFailed
-from understudy_rollout.job import JobLink
 from understudy_rollout.update import Timeouts, WeightUpdate
-from understudy_rollout.weights import Fence, Former, Group, WeightsState
+from understudy_rollout.update_reports import JobLink
+from understudy_rollout.weights import Fence, Group, PreviousState, WeightsState
 
 __all__ = [
     "Admission",
     "BlockingWeightUpdate",
     "Engine",
     "Fence",
-    "Former",
     "Group",
     "JobLink",
+    "PreviousState",
     "Replica",
     "Tensor",
     "Timeouts",

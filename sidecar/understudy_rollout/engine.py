@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Optional, Protocol
 
-from understudy_rollout.weights import Fence, Former, Group, Weights, WeightsStatus
+from understudy_rollout.weights import Fence, Group, PreviousState, Weights, WeightsStatus
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Trainer(Protocol):
 class Admission(Protocol):
     """Admits requests to one replica and takes part in updates: the gateway, or a router of yours."""
 
-    async def close(self, update: str, version: str, fence: Fence) -> Optional[Former]:
+    async def close(self, update: str, version: str, fence: Fence) -> Optional[PreviousState]:
         """Admit no more requests. On return no request is running whose answer could mix weights, and no call of an
         older update. Return the admission's state from before this update, which may be older than this trainer.
         """
@@ -99,7 +99,7 @@ class Admission(Protocol):
 class NoAdmission:
     """For replicas that get no requests during an update."""
 
-    async def close(self, update: str, version: str, fence: Fence) -> Optional[Former]:
+    async def close(self, update: str, version: str, fence: Fence) -> Optional[PreviousState]:
         return None
 
     async def known(self) -> Optional[WeightsStatus]:

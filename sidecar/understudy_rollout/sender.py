@@ -31,10 +31,10 @@ class Sender:
             await self.trainer.leave_group(self.group)
             self.group, self.is_open = None, False
 
-    def has_former_groups(self) -> bool:
+    def has_previous_groups(self) -> bool:
         return id(self.trainer) in _not_left
 
-    async def leave_former_groups(self) -> None:
+    async def leave_previous_groups(self) -> None:
         _, groups = _not_left.pop(id(self.trainer), (self.trainer, []))  # no other update must leave them too
         try:
             while groups:

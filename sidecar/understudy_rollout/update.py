@@ -1,10 +1,10 @@
 """One weight update as a transaction: `async with WeightUpdate(replicas, trainer, version=…) as update:`.
 
 Entering the block executes the steps up to the built group, the body transfers, and leaving the block executes the
-other steps (`steps`). After any failure (an error, a time limit, a cancellation at any await) every step that may have
-begun is undone before the error is raised: on all replicas in parallel, each undo even if others fail. Neither a second
-cancellation nor the end of asyncio.run interrupts the undo. Each of its calls has the limit `timeouts.undo`. The caller
-gets the first error, with later errors as notes.
+other steps (`update_steps`). After any failure (an error, a time limit, a cancellation at any await) every step that
+may have begun is undone before the error is raised: on all replicas in parallel, each undo even if others fail. Neither
+a second cancellation nor the end of asyncio.run interrupts the undo. Each of its calls has the limit `timeouts.undo`.
+The caller gets the first error, with later errors as notes.
 
 A failed update is not rolled back. If the transfer had begun, the replicas' weights are Uncertain afterwards: they can
 generate, but their admission stays closed until an update succeeds.
@@ -19,7 +19,6 @@ from functools import partial
 from types import TracebackType
 from typing import Callable, Optional, Union
 
-from understudy_rollout.calls import Call, run_together, run_uninterrupted
 from understudy_rollout.engine import Replica, Tensor, Trainer, missing_calls
 from understudy_rollout.failures import (
     NothingTransferred,
@@ -30,9 +29,10 @@ from understudy_rollout.failures import (
     describe,
     note,
 )
-from understudy_rollout.job import JobLink, fence_of, link_of_this_process
+from understudy_rollout.parallel_calls import Call, run_together, run_uninterrupted
 from understudy_rollout.sender import Sender
-from understudy_rollout.steps import ReplicaWeights, Step, Undo, UpdateProgress
+from understudy_rollout.update_reports import JobLink, fence_of, link_of_this_process
+from understudy_rollout.update_steps import ReplicaWeights, Step, Undo, UpdateProgress
 from understudy_rollout.weights import Abandon, Begin, Commit, Fence, Group, version_of
 
 TRAINER = "trainer"
@@ -209,12 +209,12 @@ class WeightUpdate:
         self._progress = self._progress.end()
 
     async def _close_admission(self, replica: Replica) -> None:
-        former = await replica.admission.close(self.id, self.version, self._fence)
-        if former is None:
+        previous = await replica.admission.close(self.id, self.version, self._fence)
+        if previous is None:
             return
-        replica.weights.found(former.held)
-        if former.group is not None:
-            replica.group = former.group
+        replica.weights.found(previous.weights)
+        if previous.group is not None:
+            replica.group = previous.group
 
     async def _join(self, replica: Replica, group: Group, first_rank: int) -> None:
         await replica.admission.join(self.id, group)
@@ -239,8 +239,8 @@ class WeightUpdate:
     async def _build_group(self) -> None:
         self._progress = self._progress.begin(Step.BUILD_GROUP)
         leaving: dict[str, Call] = {x.name: x.leave_group for x in self.replicas if x.group is not None}
-        if self._sender is not None and self._sender.has_former_groups():
-            leaving[TRAINER] = self._sender.leave_former_groups
+        if self._sender is not None and self._sender.has_previous_groups():
+            leaving[TRAINER] = self._sender.leave_previous_groups
         if leaving:  # groups that an earlier update, perhaps of a replaced trainer, has not left
             await run_together(Step.BUILD_GROUP.value, leaving, self._timeouts.build_group)
         if self._sender is not None:
@@ -304,13 +304,13 @@ class WeightUpdate:
         """Undo the steps, and note failed undos on the error."""
         try:
             cancelled = await run_uninterrupted(*self._undos(first))
-            cancelled = await run_uninterrupted(partial(self._tell_job, first)) or cancelled
+            cancelled = await run_uninterrupted(partial(self._report_end, first)) or cancelled
             if cancelled is not None and cancelled is not first:
                 note(first, "and cancelled while the update was undone; the undo still finished")
         finally:
             self._unclaim()
 
-    async def _tell_job(self, first: BaseException) -> None:
+    async def _report_end(self, first: BaseException) -> None:
         if self._job is None:
             return
         if not self._touched and not isinstance(first, Exception):
@@ -365,7 +365,7 @@ class WeightUpdate:
 
     async def _settle(self, replica: Replica, failed: Mapping[Undo, Exception], first: BaseException) -> None:
         """The last undo: report the state of the replica's weights."""
-        held, commits = self._progress.held, False
+        weights, commits = self._progress.replica_weights, False
         if failed:
             undos = ", ".join(undo.value for undo in failed)
             reason = (
@@ -373,8 +373,8 @@ class WeightUpdate:
             )
         else:
             reason = f"the transfer of version {self.version} failed: {describe(first)}"
-            commits = held is ReplicaWeights.NEW
-        touched = bool(failed) or held is ReplicaWeights.MIXED
+            commits = weights is ReplicaWeights.NEW
+        touched = bool(failed) or weights is ReplicaWeights.MIXED
         report = partial(replica.admission.abandon, self.id, touched, reason)
         if commits:
             report = partial(replica.admission.open, self.id)

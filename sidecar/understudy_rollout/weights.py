@@ -119,10 +119,10 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Former:
+class PreviousState:
     """The state before an update: the previous weights, and the group that was not left."""
 
-    held: WeightsStatus
+    weights: WeightsStatus
     group: Optional[Group] = None
 
 
@@ -156,20 +156,20 @@ class Weights:
         return weights
 
     def known(self) -> Known:
-        return Known(self._held(), self._before, self.update, *self._ended, self._fence, self._group)
+        return Known(self._status(), self._before, self.update, *self._ended, self._fence, self._group)
 
-    def former(self) -> Former:
+    def previous(self) -> PreviousState:
         """For the update that has just begun."""
-        return Former(self._before, self._group)
+        return PreviousState(self._before, self._group)
 
-    def found(self, held: WeightsStatus) -> None:
+    def found(self, status: WeightsStatus) -> None:
         """Take over a gateway's state, which is newer. In an update it is the state before that update."""
         if self.state is WeightsState.UPDATING:
-            self._before = held
-        elif held.state is WeightsState.UPDATING:
-            self._become(WeightsStatus(WeightsState.UNCERTAIN, "", f"another update was running: {held.reason}"))
+            self._before = status
+        elif status.state is WeightsState.UPDATING:
+            self._become(WeightsStatus(WeightsState.UNCERTAIN, "", f"another update was running: {status.reason}"))
         else:
-            self._become(held)
+            self._become(status)
 
     def handle(self, event: Event) -> None:
         """Raises EventRejected."""
@@ -202,7 +202,7 @@ class Weights:
                 lost = self.reason
             self._before = WeightsStatus(WeightsState.UNCERTAIN, "", lost)
         else:
-            self._before = self._held()
+            self._before = self._status()
         self._fence, self.update = event.fence, event.update
         reason = f"the weights are being updated to version {event.version}"
         self._become(WeightsStatus(WeightsState.UPDATING, event.version, reason))
@@ -247,11 +247,11 @@ class Weights:
         now = f"update {self.update} runs" if self.update else f"it is {self.state.value}"
         return f"update {update}{of_round} does not run here ({now}): begin it first"
 
-    def _held(self) -> WeightsStatus:
+    def _status(self) -> WeightsStatus:
         return WeightsStatus(self.state, self.version, self.reason)
 
-    def _become(self, held: WeightsStatus) -> None:
-        self.state, self.version, self.reason = held.state, held.version, held.reason
+    def _become(self, status: WeightsStatus) -> None:
+        self.state, self.version, self.reason = status.state, status.version, status.reason
 
 
 def version_of(given: object) -> str:

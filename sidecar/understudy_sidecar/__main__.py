@@ -37,11 +37,11 @@ def _serve(*, alone: bool) -> int:
     # Imported here, and not in the supervisor, which runs as long as the pod and would keep the memory of the import.
     import uvloop
 
-    from understudy_sidecar import process
+    from understudy_sidecar import process_setup
     from understudy_sidecar.records import CannotRead
     from understudy_sidecar.settings import SettingsError
 
-    process.prepare()
+    process_setup.prepare()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_alone() if alone else _member())

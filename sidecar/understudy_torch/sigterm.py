@@ -32,7 +32,7 @@ class ExitOnFault:
     def __init__(self, faulty: Callable[[], str]) -> None:
         self._read_finding = faulty
         self._is_exiting = threading.Lock()
-        self._former_handler = _Sigaction()
+        self._previous_handler = _Sigaction()
         self._handler: Handler = signal.getsignal(signal.SIGTERM)
         signal.signal(signal.SIGTERM, self._on_sigterm)
         read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -54,7 +54,7 @@ class ExitOnFault:
         if callable(self._handler):
             self._handler(number, frame)
         elif self._handler != signal.SIG_IGN:  # the default, or a handler that was set from C
-            self._former_handler.restore()
+            self._previous_handler.restore()
             os.kill(os.getpid(), number)
 
     def _exit_if_faulty(self) -> None:

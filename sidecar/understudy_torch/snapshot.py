@@ -56,7 +56,7 @@ BLOCK_BYTES = 1 << 16
 _ALIGNMENT = 64
 _MADV_POPULATE_WRITE = 23  # since Linux 5.14
 _POLL_S = 0.001
-_SAYS_AFTER_S = 10.0
+_LOG_AFTER_S = 10.0
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _NO_MEMORY = "this process is no worker of a job with spec.snapshots, or its pod has no memory for snapshots"
 _NOT_ASKED = "snapshot.load() was not called"
@@ -134,11 +134,11 @@ class _Memory:
 
     def _choice(self) -> tuple[int, ...]:
         """Wait until the launcher has written the choice."""
-        since, has_said = time.monotonic(), False
+        since, is_logged = time.monotonic(), False
         while (order := self._order())[8] == PENDING or order[3:6] != self._token:
-            if not has_said and time.monotonic() > since + _SAYS_AFTER_S:
-                has_said = True
-                _say(f"snapshot.load() has waited {_SAYS_AFTER_S:g} s until the workers of all pods are started")
+            if not is_logged and time.monotonic() > since + _LOG_AFTER_S:
+                is_logged = True
+                _log(f"snapshot.load() has waited {_LOG_AFTER_S:g} s until the workers of all pods are started")
             time.sleep(_POLL_S)
         return order
 
@@ -216,7 +216,7 @@ class _Memory:
         """about: of several texts with the same `about`, only the first one is written."""
         if (about or text) not in self._complaints and len(self._complaints) < 10:
             self._complaints.add(about or text)
-            _say(text)
+            _log(text)
 
     def _write(self, step: int, state: Any) -> bool:
         tensors: list[torch.Tensor] = []
@@ -433,7 +433,7 @@ def _mib(size: int) -> str:
     return f"{size / (1 << 20):.1f} MiB"
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     sys.stderr.write(f"understudy: {text}\n")
     sys.stderr.flush()
 

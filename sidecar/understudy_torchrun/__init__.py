@@ -2,11 +2,11 @@
 
 understudy_launcher.supervise makes the decisions, as in the launcher. Here:
 
-    agent.py, calls.py       translate between the supervisor and the calls of torchrun's agent (pure)
-    hand_over.py, wait.py    mode Auto: torchrun passes its job to the launcher, and waits
-    session.py               the thread with the socket, timers and signals, and the calls that wait for answers
-    workers.py, steps.py     torchrun's workers: found, watched, signaled, never reaped
-    handler.py, stores.py    torch's interfaces; only these and hand_over.py import torch
+    agent.py, rendezvous_calls.py  translate between the supervisor and the calls of torchrun's agent (pure)
+    hand_over.py, wait.py          mode Auto: torchrun passes its job to the launcher, and waits
+    session.py                     the thread with the socket, timers and signals, and the calls that wait for answers
+    workers.py, steps.py           torchrun's workers: found, watched, signaled, never reaped
+    handler.py, stores.py          torch's interfaces; only these and hand_over.py import torch
 
 torch finds `handlers` by the entry point group torchrun.handlers whenever a process imports
 torch.distributed.elastic.rendezvous, also in a worker. So this module imports nothing of Understudy or torch. The

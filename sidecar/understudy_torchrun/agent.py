@@ -52,7 +52,7 @@ from understudy_protocol.launcher import (
     WorkerExited,
     WorkersStarted,
 )
-from understudy_torchrun import calls as c
+from understudy_torchrun import rendezvous_calls as c
 
 #: How long a signal waits for the agent's next poll; by default the agent polls ten times a second.
 START_LIMIT_S = 2.0

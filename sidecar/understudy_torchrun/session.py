@@ -25,7 +25,7 @@ from understudy_launcher.sidecar_link import LinkSelection, SidecarLink
 from understudy_launcher.verdict_file import read_node_finding
 from understudy_protocol import pod
 from understudy_protocol.launcher import StartWorkers
-from understudy_torchrun import calls as c
+from understudy_torchrun import rendezvous_calls as c
 from understudy_torchrun.agent import Agent, causes_first
 from understudy_torchrun.log import log
 from understudy_torchrun.signals import HeldSignals

@@ -20,7 +20,7 @@ class HeldSignals:
     def __init__(self, wakeup: int) -> None:
         """wakeup: the write end of the thread's pipe, to which Python writes each signal's number."""
         self._made_in_main = _in_main()
-        self._former_handler: Any = signal.SIG_DFL
+        self._previous_handler: Any = signal.SIG_DFL
         self.given_back = not self._made_in_main
         self._passed = False
         self._echoes = 0  # signals of our own that will appear in the wakeup pipe
@@ -31,14 +31,14 @@ class HeldSignals:
     def take_over(self) -> None:
         """Replace the handler that torchrun has set since the last call. Only the main thread can."""
         if self._made_in_main and _in_main() and signal.getsignal(signal.SIGTERM) != self._on_sigterm:
-            self._former_handler = signal.signal(signal.SIGTERM, self._on_sigterm)
+            self._previous_handler = signal.signal(signal.SIGTERM, self._on_sigterm)
 
     def give_back(self) -> None:
         """Restore the original handling of signals. Only the main thread can."""
         if not self.given_back and _in_main():
             signal.set_wakeup_fd(-1)
             if signal.getsignal(signal.SIGTERM) == self._on_sigterm:
-                signal.signal(signal.SIGTERM, self._former_handler)
+                signal.signal(signal.SIGTERM, self._previous_handler)
             self.given_back = True
 
     def pass_on(self) -> None:
@@ -60,8 +60,8 @@ class HeldSignals:
         if not self._passed:
             return  # the thread has got it from the pipe
         self._passed = False
-        if callable(self._former_handler):
-            self._former_handler(number, frame)
+        if callable(self._previous_handler):
+            self._previous_handler(number, frame)
         else:
             raise SystemExit(ENDED_BY_SIGTERM)
 

@@ -13,5 +13,5 @@ interpreter.
     on_import.py        acts on a module that the script imports
     early_variables.py  whether a script sets variables that an import has already read
     script.py           runs the user's script as the interpreter would
-    store.py            a fork that serves a round's store
+    store_fork.py       a fork that serves a round's store
 """

@@ -60,7 +60,7 @@ def _wait_with_notices(path: str, every_s: float) -> None:
         now = time.monotonic()
         if now >= notice_at:
             notice_at = now + NEXT_NOTICE_S
-            _say(
+            _log(
                 f"this worker has waited for {now - start:.0f} s until the file {path} is removed. torch creates the "
                 "file while it builds an extension, and a build that is killed leaves it. If no process builds the "
                 f"extension now, remove the file: rm {path}"
@@ -74,7 +74,7 @@ def _remove_if_stale(path: str) -> None:
         fcntl.flock(folder, fcntl.LOCK_EX)
         if _is_stale(_read(path)):
             os.unlink(path)
-            _say(f"removed the file {path}: a worker of an earlier round was killed while it built a torch extension")
+            _log(f"removed the file {path}: a worker of an earlier round was killed while it built a torch extension")
     finally:
         os.close(folder)
 
@@ -119,6 +119,6 @@ def _read(path: str) -> str:
         os.close(fd)
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     sys.stderr.write(f"understudy: {text}\n")
     sys.stderr.flush()

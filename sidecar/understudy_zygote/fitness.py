@@ -27,7 +27,7 @@ class ForkSafety:
     def imported(self, module: str) -> None:
         for thread in _threads():
             self._importer_of.setdefault(thread, module)
-        if not self.cuda_importer and "torch.cuda" in sys.modules and _fork_says(child.cuda_is_spoiled):
+        if not self.cuda_importer and "torch.cuda" in sys.modules and _answer_of_fork(child.cuda_is_spoiled):
             self.cuda_importer = module
 
     def unsafe_reason(self) -> str:
@@ -48,7 +48,7 @@ def _lasting_threads() -> list[int]:
     """The other threads of this process that do not end when it forks."""
     if len(_threads()) == 1:
         return []
-    _fork_says(lambda: False)
+    _answer_of_fork(lambda: False)
     return [thread for thread in _threads() if thread != os.getpid()]
 
 
@@ -86,7 +86,7 @@ def _name(thread: int) -> str:
         return "already ended"
 
 
-def _fork_says(question: Callable[[], bool]) -> bool:
+def _answer_of_fork(question: Callable[[], bool]) -> bool:
     """The answer of a fork that only evaluates the question."""
     pid = os.fork()
     if pid == 0:

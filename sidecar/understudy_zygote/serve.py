@@ -55,7 +55,7 @@ from understudy_zygote import (
     learning,
     optimizer_steps,
     script,
-    store,
+    store_fork,
 )
 from understudy_zygote.fitness import ForkSafety
 from understudy_zygote.script import Program
@@ -138,7 +138,7 @@ class Zygote:
 
     def _in_fork(self, order: dict[str, Any], fds: list[int]) -> Optional[Program]:
         if "store" in order:
-            store.serve(self._control)
+            store_fork.serve(self._control)
         if "check" in order:
             _send(self._control, {"checked": order["check"]})
             os._exit(0)

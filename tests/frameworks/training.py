@@ -24,7 +24,7 @@ import psutil
 
 from tests.frameworks.cases import Case
 from tests.unit.launcher.fake_sidecar import plain_environment
-from understudy_local import control, run_folder, workers
+from understudy_local import control, rank_process, run_folder
 from understudy_local.options import UsageError
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -168,7 +168,7 @@ class Training:
 
     def start_method(self) -> str:
         """How the processes that run the script were started."""
-        pids = [pid for launcher in self._launchers() for pid in workers.worker_pids(launcher.pid)]
+        pids = [pid for launcher in self._launchers() for pid in rank_process.worker_pids(launcher.pid)]
         assert pids, "no worker was found"
         parents = {psutil.Process(pid).parent() for pid in pids}
         names = {"" if parent is None else parent.name() for parent in parents}
@@ -257,7 +257,7 @@ class Training:
 
     def _workers(self) -> list[psutil.Process]:
         """The workers that run now, and all processes that they have started."""
-        own = [psutil.Process(pid) for launcher in self._launchers() for pid in workers.worker_pids(launcher.pid)]
+        own = [psutil.Process(pid) for launcher in self._launchers() for pid in rank_process.worker_pids(launcher.pid)]
         return [one for worker in own for one in (worker, *worker.children(recursive=True))]
 
     def _read(self) -> None:

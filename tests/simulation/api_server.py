@@ -99,7 +99,7 @@ class ApiServer:
         pod = self.site.new_pod("spare" if spare else "active", index, machine)
         entry = PodObject(pod, machine.name, spare, index, dict(metadata["labels"]), dict(metadata["annotations"]), now)
         self.objects[pod.name] = entry
-        pod.changed = lambda: self._kubelet_tells(entry)
+        pod.changed = lambda: self._schedule_kubelet_report(entry)
         world = self.site.training.world
         world.log("operator", f"creates {pod.name} on {machine.name}")
         delay = world.between(*POD_CREATION_S) + world.between(0.0, self.slow_start_s)
@@ -127,22 +127,22 @@ class ApiServer:
             entry.deleting_since = self.site.training.world.now
             if entry.pod.machine.is_responding:
                 entry.pod.delete()
-            self._kubelet_tells(entry)
+            self._schedule_kubelet_report(entry)
 
     def machine_answers(self, machine: Machine) -> None:
         """A kubelet responds again: it gets deletions, and reports the state of its pods."""
         for entry in list(self.objects.values()):
             if entry.pod.machine is machine:
-                self._kubelet_tells(entry)
+                self._schedule_kubelet_report(entry)
         for pod in self.site.on_machine(machine):
             if pod.name not in self.objects:
                 pod.delete()  # its object was removed while the machine did not respond
 
-    def _kubelet_tells(self, entry: PodObject) -> None:
+    def _schedule_kubelet_report(self, entry: PodObject) -> None:
         world = self.site.training.world
-        world.after(world.between(0.05, 0.4), lambda: self._told(entry))
+        world.after(world.between(0.05, 0.4), lambda: self._report_pod(entry))
 
-    def _told(self, entry: PodObject) -> None:
+    def _report_pod(self, entry: PodObject) -> None:
         pod = entry.pod
         if not pod.machine.is_responding:
             return

@@ -27,16 +27,16 @@ ELECTS_WITHIN_S = 120.0
 @dataclass
 class ElectionInvariants:
     cluster: SimulatedCluster
-    _vows: dict[str, HardState] = field(default_factory=dict)  # by pod uid
+    _hard_states: dict[str, HardState] = field(default_factory=dict)  # by pod uid
     _votes: dict[tuple[Term, str], set[str]] = field(default_factory=dict)  # uids that voted for this pod in this term
-    _electorates: dict[ConfigVersion, VoterConfig] = field(default_factory=dict)  # as they were proposed
+    _proposed_configs: dict[ConfigVersion, VoterConfig] = field(default_factory=dict)  # as they were proposed
     _before: dict[ConfigVersion, ConfigVersion] = field(default_factory=dict)  # by version: the configuration before it
     _counting: dict[int, set[ConfigVersion]] = field(default_factory=dict)  # committed for their coordinators, by epoch
     _leaders_seen: int = 0
     _could_elect_since: float | None = None
 
     def check(self) -> None:
-        self._note_vows()
+        self._note_hard_states()
         coordinators = {sidecar: sidecar.coordinator for sidecar in self.cluster.leaders}
         for coordinator in coordinators.values():
             if coordinator is not None:  # its last proposal may be committed anyway
@@ -47,17 +47,17 @@ class ElectionInvariants:
     def _note_voter_configs(self, coordinator: Coordinator) -> None:
         configs = coordinator.state.voter_configs
         pending, committed = configs.pending, configs.committed
-        if pending is not None and pending.version not in self._electorates:
-            self._electorates[pending.version] = pending
+        if pending is not None and pending.version not in self._proposed_configs:
+            self._proposed_configs[pending.version] = pending
             self._before[pending.version] = committed.version
         of_its_own = (committed.version.epoch, committed.version.term) == (configs.term.epoch, configs.term.number)
         if of_its_own:
             self._counting.setdefault(committed.version.epoch, set()).add(committed.version)
 
-    def _note_vows(self) -> None:
+    def _note_hard_states(self) -> None:
         """No pod replaces its hard state by an older one."""
         for pod in self.cluster.pods:
-            before, now = self._vows.get(pod.uid), pod.hard_state
+            before, now = self._hard_states.get(pod.uid), pod.hard_state
             if now is before:
                 continue
             if before is not None and (now.term < before.term or now.config_version < before.config_version):
@@ -65,7 +65,7 @@ class ElectionInvariants:
                     Rule.HARD_STATES_NEVER_GO_BACK,
                     f"{pod.name} replaces its hard state by an older one: {before} -> {now}",
                 )
-            self._vows[pod.uid] = now
+            self._hard_states[pod.uid] = now
             if now.voted_for:
                 self._votes.setdefault((now.term, now.voted_for), set()).add(pod.uid)
 
@@ -139,12 +139,12 @@ class ElectionInvariants:
         """Whether there is no coordinator, and a majority of each possibly committed configuration could elect one."""
         if self.cluster.leader() is not None or self.cluster.closed():
             return False
-        epoch = max((version.epoch for version in self._electorates), default=0)
+        epoch = max((version.epoch for version in self._proposed_configs), default=0)
         committed = max(self._counting.get(epoch, ()), default=None)
         able = {pod.uid: pod for pod in self.cluster.pods if _can_vote(pod)}
         if committed is None or any(pod.hard_state.term.epoch != epoch for pod in able.values()):
             return False
-        may_count = [x for x in self._electorates.values() if x.version >= committed]
+        may_count = [x for x in self._proposed_configs.values() if x.version >= committed]
         if not all(Tally(voter_config, able).has_majority() for voter_config in may_count):
             return False
         named = {standby.pod_uid for pod in able.values() for standby in pod.hard_state.standby_coordinators}
@@ -153,7 +153,7 @@ class ElectionInvariants:
         return bool(stand) and reach
 
     def _term_of(self, uid: str) -> Term:
-        hard_state = self._vows.get(uid)
+        hard_state = self._hard_states.get(uid)
         return Term(0, 0) if hard_state is None else hard_state.term
 
 

@@ -114,7 +114,7 @@ class Invariants:
             for recovery in snapshot.recoveries:
                 self.no_innocent_worker_is_blamed(recovery)
                 self.a_training_worker_does_not_hang(recovery)
-                self.each_rung_has_its_reason(recovery)
+                self.each_strategy_has_its_reason(recovery)
                 self.a_pause_is_as_long_as_training_stood_still(recovery)
                 if snapshot.token.term == 1:
                     self._reported_by_appointed.add(recovery.detected_at)
@@ -183,7 +183,7 @@ class Invariants:
                 f"round {recovery.round}: a pause of {recovery.pause_s:.2f} s is reported, it was {paused}",
             )
 
-    def each_rung_has_its_reason(self, recovery: Recovery) -> None:
+    def each_strategy_has_its_reason(self, recovery: Recovery) -> None:
         """8. For faults of workers, if a coordinator has decided about them."""
         if recovery.fault not in (Fault.PROCESS, Fault.HANG) or recovery.strategy is None:
             return

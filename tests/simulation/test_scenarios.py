@@ -569,7 +569,7 @@ RL = Setup(actives=3, spares=1, machines=8, steps=400, update_retries=0)
 GONE = UpdateFailure("u1", "step-7", "rollout-1 is gone", 1, 0.0)
 
 
-def tell_of_a_failed_update(job: Job) -> None:
+def report_a_failed_update(job: Job) -> None:
     sidecar = job.members[0].sidecar
     assert sidecar is not None
     sidecar.handle(FromWorker(Replicas(job.token, 0, 0, 0, 2, "step-6", GONE)))
@@ -577,7 +577,7 @@ def tell_of_a_failed_update(job: Job) -> None:
 
 def test_a_failed_weight_update_ends_the_job_at_once_and_is_the_reason_of_the_close() -> None:
     job = Job(RL)
-    tell_of_a_failed_update(job)
+    report_a_failed_update(job)
     assert job.until(lambda: all(pod.exit_code == 81 for pod in job.cluster.pods), 5.0) < 2.0
     closes = {pod.recorded_close for pod in job.cluster.pods}
     (close,) = closes
@@ -587,7 +587,7 @@ def test_a_failed_weight_update_ends_the_job_at_once_and_is_the_reason_of_the_cl
 
 def test_a_trainer_that_raises_a_failed_update_is_not_a_fault_of_its_own() -> None:
     job = Job(RL)
-    tell_of_a_failed_update(job)
+    report_a_failed_update(job)
     job.cluster.end_worker(job.members[0].workers()[0], 1, None)
     job.until(job.cluster.closed, 5.0)
     assert job.recovery().fault is Fault.WEIGHT_UPDATE
@@ -599,7 +599,7 @@ def test_a_failed_update_reaches_the_next_coordinator_if_the_last_one_did_not_re
     job.later(2.0)  # until the voter configuration is committed
     leader = job.coordinator_pod()
     job.cluster.freeze(leader.machine)
-    tell_of_a_failed_update(job)
+    report_a_failed_update(job)
     # then the next coordinator gets the report again
     job.until(lambda: any(x.recorded_close is not None for x in job.cluster.pods if x is not leader), 90.0)
     close = next(x.recorded_close for x in job.cluster.pods if x.recorded_close is not None)

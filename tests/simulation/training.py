@@ -248,7 +248,7 @@ class Training:
         for group in self.groups.values():
             self.resume(group)
             for ended in [w for w in group.workers.values() if not w.alive and not w.done]:
-                self._tell_peers(group, ended)
+                self._notify_peers(group, ended)
 
     def lost_power(self, worker: SimulatedWorker) -> None:
         """The worker is dead, and no kernel reports it to its peers."""
@@ -262,9 +262,9 @@ class Training:
         if not worker.done:
             group.broken = True
             if group.running or worker.rank == 0:  # before the rendezvous only the store's host is missed
-                self._tell_peers(group, worker)
+                self._notify_peers(group, worker)
 
-    def _tell_peers(self, group: Group, ended: SimulatedWorker) -> None:
+    def _notify_peers(self, group: Group, ended: SimulatedWorker) -> None:
         for peer in group.workers.values():
             if peer.alive and not peer.done:
                 delay = self.world.between(*PEER_FAILURE_S)

@@ -240,7 +240,7 @@ def test_a_pod_joins_only_once_its_script_calls_torchrun(start: Start, folder: P
     wait = "until [ -e $HERE/prepared ]; do sleep 0.05; done; torchrun {train}"
     member = start(RECORDS, "bash", "-c", wait)
     member.sidecar.listen()
-    member.says("the command calls torchrun")
+    member.logs("the command calls torchrun")
     (folder / "prepared").touch()
     member.sidecar.accept()
     auto.begin_round(member, 0)

@@ -20,7 +20,7 @@ def suite(torch: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True, check=False, timeout=300)
 
 
-def test_without_a_gpu_the_suite_says_so_in_one_line(torch: Path) -> None:
+def test_without_a_gpu_the_suite_reports_that_in_one_line(torch: Path) -> None:
     done = suite(torch)
     assert (done.returncode, done.stdout) == (0, "skipped: torch finds no NVIDIA GPU on this machine\n")
 

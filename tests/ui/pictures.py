@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.cluster.paths import CHECKOUT
-from tests.ui import fleets
+from tests.ui import large_fleets
 from tests.ui.browser import Page, browser
 from tests.ui.fake_cluster import fake_cluster
 from tests.ui.local_session import CLI, LIMIT_S, NAME, Terminal, run_of_tutorial, wait_for
@@ -95,7 +95,7 @@ async def main() -> None:
             with local_dashboard() as url:
                 await take(page, url, "job", 1240, "Faults (4)")
         with fake_cluster() as cluster:
-            fleets.fill_fleet(cluster, 120, time.time())
+            large_fleets.fill_fleet(cluster, 120, time.time())
             async with serving(cluster) as url:
                 await take(page, f"{url}#/jobs", "fleet", 620, "Jobs (120)")
 

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from tests.ui.fake_cluster import FakeCluster
+from understudy_cli.dashboard.fleets import cluster_fleets
 from understudy_cli.dashboard.server import Board, application, follow
-from understudy_cli.dashboard.sources import cluster_fleets
 
 
 @asynccontextmanager

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from tests.ui import fleets
+from tests.ui import large_fleets
 from tests.ui.browser import Page, browser
 from tests.ui.fake_cluster import FakeCluster, fake_cluster
-from tests.ui.fleets import written
+from tests.ui.large_fleets import written
 from tests.ui.serving import serving
 from tests.unit.cli import samples
 
@@ -175,7 +175,7 @@ async def test_a_missing_right_to_list_nodes_is_reported(page: Page, cluster: Fa
 
 
 async def test_the_keyboard_alone_finds_and_opens_a_job(page: Page, cluster: FakeCluster, url: str) -> None:
-    fleets.fill_fleet(cluster, 30, time.time())
+    large_fleets.fill_fleet(cluster, 30, time.time())
     await page.open(url)
     await page.wait_for_text("Jobs (31)")
     # when a user searches, leaves the field, and chooses the second row
@@ -193,7 +193,7 @@ async def test_the_keyboard_alone_finds_and_opens_a_job(page: Page, cluster: Fak
 async def test_a_table_is_sorted_by_its_headers_and_filtered_by_phases(
     page: Page, cluster: FakeCluster, url: str
 ) -> None:
-    fleets.fill_fleet(cluster, 17, time.time())
+    large_fleets.fill_fleet(cluster, 17, time.time())
     await page.open(url)
     await page.wait_for_text("Jobs (18)")
     await page.run(
@@ -237,7 +237,7 @@ async def test_the_page_runs_no_inline_script_and_calls_no_other_server(page: Pa
 
 
 async def test_only_the_visible_rows_of_5_000_pods_are_drawn(page: Page, cluster: FakeCluster, url: str) -> None:
-    fleets.fill_large_job(cluster, 5_000, time.time())
+    large_fleets.fill_large_job(cluster, 5_000, time.time())
     await page.open(f"{url}#/job/team-a/huge")
     await page.wait_for_text("Pods: 5000 members, 2 spares, 0 ended")
     assert await page.run("document.querySelectorAll('[aria-label=Pods] .body .row').length") < 60

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
+from understudy_operator.apply.child_jobs import JobExecutor
 from understudy_operator.apply.events import Outbox
-from understudy_operator.apply.jobs import JobExecutor
 from understudy_operator.apply.pace import Pace
 from understudy_operator.apply.parallel import in_parallel, slow_start
 from understudy_operator.apply.pools import PoolExecutor

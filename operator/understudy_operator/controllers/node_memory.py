@@ -1,4 +1,4 @@
-"""Stores which nodes have failed jobs (plan/faults/memory.py) in a ConfigMap, while this replica leads.
+"""Stores which nodes have failed jobs (plan/faults/node_history.py) in a ConfigMap, while this replica leads.
 
 Rules: the ConfigMap is read before it is written, and a write replaces the version that was read. If another writer was
 faster, it is read again, and ours is merged in. Faults that a leader has not written yet are in the jobs' statuses,
@@ -14,7 +14,7 @@ from understudy_operator.apply.config_map import ConfigMap
 from understudy_operator.observe.read_injected import job_statuses
 from understudy_operator.observe.read_node import NodeReader
 from understudy_operator.observe.store import Store, job_kind, key_of
-from understudy_operator.plan.faults.memory import (
+from understudy_operator.plan.faults.node_history import (
     NO_MEMORY,
     JobRecoveries,
     Offenders,

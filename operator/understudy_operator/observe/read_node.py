@@ -12,7 +12,14 @@ from understudy_operator.plan.facts.cluster_objects import Node
 from understudy_operator.plan.leadership.elections import OUT_OF_SERVICE
 from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_operator.plan.verdicts.built_in import BUILT_IN
-from understudy_operator.plan.verdicts.sources import READY, FaultSource, NodeSignal, SignalKind, findings, time_in
+from understudy_operator.plan.verdicts.fault_sources import (
+    READY,
+    FaultSource,
+    NodeSignal,
+    SignalKind,
+    findings,
+    time_in,
+)
 from understudy_operator.runtime import kept_fields
 from understudy_protocol import pod as names
 

@@ -1,6 +1,6 @@
 """The dashboard: a web page about all jobs, which follows the cluster.
 
-Data flows one way: `sources` follows the cluster or a local run, and yields a Fleet whenever something has changed.
+Data flows one way: `fleets` follows the cluster or a local run, and yields a Fleet whenever something has changed.
 `understudy_cli.views.pages` makes the rows of a page from it, and `server` sends their changes to the browsers as
 server-sent events. `assets` has the page itself: plain files without a build step.
 

@@ -8,10 +8,10 @@ import os
 import sys
 
 from understudy_cli.api import Api
+from understudy_cli.command_errors import CommandFailed
 from understudy_cli.credentials import find_access
+from understudy_cli.dashboard.fleets import cluster_fleets
 from understudy_cli.dashboard.server import serve
-from understudy_cli.dashboard.sources import cluster_fleets
-from understudy_cli.failures import CommandFailed
 
 
 def main(arguments: list[str]) -> int:

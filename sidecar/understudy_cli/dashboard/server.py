@@ -24,8 +24,8 @@ from importlib import resources
 
 from aiohttp import web
 
+from understudy_cli.command_errors import WrongCall
 from understudy_cli.facts import Fleet
-from understudy_cli.failures import WrongCall
 from understudy_cli.views.pages import Page, PageAddress, changes, page
 
 #: Browsers that a process serves. A further one gets the status 503.

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from understudy_cli.command_errors import NotFound, NotPossible
 from understudy_cli.facts import Job, Pod, Recovery
-from understudy_cli.failures import NotFound, NotPossible
 from understudy_cli.views.jobs import ranks_of
 from understudy_cli.views.phrases import NONE, precise
 from understudy_protocol import pod as names

@@ -3,8 +3,8 @@
 import re
 from typing import Any
 
+from understudy_cli.command_errors import WrongCall
 from understudy_cli.facts import INJECTED_JOB, Job
-from understudy_cli.failures import WrongCall
 from understudy_protocol.enums import Drill
 
 #: Of the name of a CronJob, to which its controller adds the time.

@@ -7,8 +7,8 @@ The operator decides about a request, breaks the job, and records that in status
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from understudy_cli.command_errors import NotPossible
 from understudy_cli.facts import INJECTED_JOB, DrillRecord, Job, Pod, Recovery
-from understudy_cli.failures import NotPossible
 from understudy_cli.views.phrases import NONE, precise
 from understudy_protocol import enums
 from understudy_protocol.recovery import DRILL_REASON

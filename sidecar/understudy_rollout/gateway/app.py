@@ -11,7 +11,7 @@ A server may generate a token for a health check. While it is paused for an upda
 that it is unhealthy, as SGLang does. So health checks, like requests, do not reach it during an update.
 
 All other requests are answered 403: clients must not use the server's own API for its weights. The server is watched
-(`watch`): if it stops listening it has lost its weights, and is Uncertain when it is back.
+(`server_watch`): if it stops listening it has lost its weights, and is Uncertain when it is back.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from understudy_rollout.gateway.connections import MAX_CONNECTIONS, Connections
 from understudy_rollout.gateway.flights import Denied, InFlightRequests
 from understudy_rollout.gateway.listener import address_of
 from understudy_rollout.gateway.proxy import ClientAnswer, EngineGone, Proxy, ask
-from understudy_rollout.gateway.watch import EngineWatch
+from understudy_rollout.gateway.server_watch import EngineWatch
 from understudy_rollout.weights import Event, EventRejected, Weights, WeightsLost, WeightsState
 
 WEIGHTS = "/understudy/v1/weights"
@@ -156,8 +156,8 @@ class GatewayApp:
         if weights.known().now != before:
             log.info("weights %s %s (%s): %d requests aborted", weights.state.value, weights.version, event, aborted)
         response = {**_weights_view(weights), "aborted": aborted}
-        former = asdict(weights.former()) if weights.update else None
-        return web.json_response({**response, "former": former}, dumps=_json)
+        previous = asdict(weights.previous()) if weights.update else None
+        return web.json_response({**response, "previous": previous}, dumps=_json)
 
     def _check_token(self, request: web.Request, header: str = "Authorization") -> None:
         given = request.headers.get(header, "").encode()

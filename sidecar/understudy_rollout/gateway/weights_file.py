@@ -123,12 +123,12 @@ def _known(fields: Any) -> Known:
     if fields["format"] != _FORMAT:
         raise ValueError(f"expected format {_FORMAT}; seen {fields['format']!r}")
     weights = dict(fields["weights"])
-    now, before = _held(weights.pop("now")), _held(weights.pop("before"))
+    now, before = _weights_status(weights.pop("now")), _weights_status(weights.pop("before"))
     epoch, term, number = weights.pop("fence")
     group = weights.pop("group")
     joined = None if group is None else Group(**group)
     return Known(now=now, before=before, fence=(epoch, term, number), group=joined, **weights)
 
 
-def _held(fields: Any) -> WeightsStatus:
+def _weights_status(fields: Any) -> WeightsStatus:
     return WeightsStatus(WeightsState(fields["state"]), fields["version"], fields["reason"])

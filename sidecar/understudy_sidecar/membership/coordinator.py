@@ -75,9 +75,9 @@ from understudy_sidecar.membership.events import (
     Unreachable,
     WatchMachines,
 )
+from understudy_sidecar.membership.operator_snapshot import take_snapshot
 from understudy_sidecar.membership.roster import MemberRecord
 from understudy_sidecar.membership.round_state import RoundPhase, RoundState
-from understudy_sidecar.membership.snapshot import take_snapshot
 from understudy_sidecar.membership.voter_config import VoterConfig, VoterConfigs
 
 #: Messages that need no further checks, unless one of them completes a set.

@@ -7,7 +7,7 @@ import urllib3
 
 from tests.unit.cli.server import Answer, scripted
 from understudy_cli.api import Api, collection, no_answer
-from understudy_cli.failures import NoAnswer, WrongCall
+from understudy_cli.command_errors import NoAnswer, WrongCall
 from understudy_cli.kubeconfig import Access
 
 PODS = "/api/v1/namespaces/team-a/pods"

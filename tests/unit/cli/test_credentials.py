@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from understudy_cli.command_errors import NoAnswer, WrongCall
 from understudy_cli.credentials import Bearer, Credentials, find_access, read_credentials
-from understudy_cli.failures import NoAnswer, WrongCall
 from understudy_cli.kubeconfig import Access, Exec
 
 MINIMAL = """

@@ -12,10 +12,10 @@ import pytest
 from aiohttp import web
 
 from tests.unit.cli import samples
+from understudy_cli.command_errors import NoAnswer, WrongCall
 from understudy_cli.dashboard import server
 from understudy_cli.dashboard.server import Board, application, follow, is_own_host, serve
 from understudy_cli.facts import Fleet
-from understudy_cli.failures import NoAnswer, WrongCall
 from understudy_cli.reading import read_job
 from understudy_cli.views.pages import PageAddress
 
@@ -156,7 +156,7 @@ async def test_a_fleet_that_comes_while_a_message_is_sent_is_not_missed() -> Non
         assert b"team-a/b" in await anext(stream)
 
 
-async def test_a_stream_without_changes_says_that_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_without_changes_shows_that_it_is_connected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEARTBEAT_S", 0.01)
     board = Board()
     stream = server.messages(board, PageAddress("fleet"))

@@ -9,8 +9,8 @@ import pytest
 from tests.unit.cli import samples
 from tests.unit.cli.server import Answer, scripted
 from tests.unit.cli.test_entry import JOBS, call, kubeconfig
+from understudy_cli.command_errors import NotFound, NotPossible
 from understudy_cli.facts import Job, Pod
-from understudy_cli.failures import NotFound, NotPossible
 from understudy_cli.reading import read_job, read_pod
 from understudy_cli.views.drains import DrainPlan, DrainState, chosen_pods, drain_rows, plan_drain
 

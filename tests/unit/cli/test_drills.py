@@ -10,8 +10,8 @@ import yaml
 from tests.unit.cli import samples
 from tests.unit.cli.server import Answer, Scripted, scripted
 from tests.unit.cli.test_entry import JOBS, call, kubeconfig
+from understudy_cli.command_errors import NotPossible, WrongCall
 from understudy_cli.facts import DrillRecord, Job
-from understudy_cli.failures import NotPossible, WrongCall
 from understudy_cli.reading import read_job, read_pod
 from understudy_cli.views.drill_schedule import schedule_manifests
 from understudy_cli.views.drills import DrillRow, check_drill, pod_to_annotate, result

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.server import Answer, Scripted, scripted
-from understudy_cli.failures import NoAnswer
+from understudy_cli.command_errors import NoAnswer
 from understudy_cli.fields import Raw
 from understudy_cli.following import Collection, Followed
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from understudy_cli.failures import WrongCall
+from understudy_cli.command_errors import WrongCall
 from understudy_cli.kubeconfig import Access, ConfigFile, in_cluster, read_access
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.cli import samples
-from understudy_cli.failures import WrongCall
+from understudy_cli.command_errors import WrongCall
 from understudy_cli.log_lines import LogFilter, Wanted, grouped, newest_dumps, ranges
 from understudy_cli.pod_logs import pods_to_read
 from understudy_cli.reading import read_pod

@@ -6,8 +6,8 @@ import pytest
 
 from tests.unit.cli import samples
 from tests.unit.cli.server import Answer, scripted
+from understudy_cli.command_errors import NoAnswer
 from understudy_cli.facts import Recovery
-from understudy_cli.failures import NoAnswer
 from understudy_cli.following import Collection, Followed
 from understudy_cli.log_lines import Wanted
 from understudy_cli.pod_logs import FollowedLogs, PodLogLine, lines_around, read_lines

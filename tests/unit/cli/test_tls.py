@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.server import Answer, scripted
-from understudy_cli.failures import NoAnswer
+from understudy_cli.command_errors import NoAnswer
 
 VERSION = {"/version": [Answer({"major": "1"})]}
 

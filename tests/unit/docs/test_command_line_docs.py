@@ -6,7 +6,7 @@ import typer
 
 from tests.cluster.paths import CHECKOUT
 from understudy_cli.app import app
-from understudy_cli.failures import ExitCode
+from understudy_cli.command_errors import ExitCode
 
 PAGE = (CHECKOUT / "docs" / "reference" / "command-line.md").read_text()
 #: Described in the text: they belong to the shell.

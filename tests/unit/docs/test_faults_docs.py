@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from understudy_operator.plan.verdicts.built_in import BUILT_IN
-from understudy_operator.plan.verdicts.sources import FaultSource, Polarity
+from understudy_operator.plan.verdicts.fault_sources import FaultSource, Polarity
 from understudy_operator.plan.verdicts.xids import FATAL
 from understudy_protocol.enums import FaultClass
 

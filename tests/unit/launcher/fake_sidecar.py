@@ -160,7 +160,7 @@ class Launched:
     def err(self) -> str:
         return self._err.read_text()
 
-    def says(self, text: str) -> None:
+    def logs(self, text: str) -> None:
         """Wait until the text is in the log, which another process writes."""
         wait_for(lambda: text in self.err, f"the words {text!r}")
 

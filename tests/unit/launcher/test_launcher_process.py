@@ -124,7 +124,7 @@ def test_a_workers_exit_code_is_reported_and_becomes_the_containers(launch: Laun
     exited = launched.sidecar.expect(WorkerExited)
     assert (exited.local_rank, exited.exit_code, exited.signal, exited.message) == (0, 3, None, "exit code 3")
     assert abs(exited.at - time.time()) < LIMIT_S
-    launched.sidecar.send(ExitLauncher(81, "Failed: no rung is left"))
+    launched.sidecar.send(ExitLauncher(81, "Failed: the budget is spent"))
     assert launched.wait() == 3
 
 
@@ -231,8 +231,8 @@ def test_a_line_that_is_no_message_is_logged_and_dropped(launch: Launch) -> None
     launched.join()
     launched.sidecar.send_lines("{nonsense", '{"v":9,"type":"FromTheFuture"}', '{"v":1,"type":"StopWorkers"}')
     started(launched)
-    launched.says("of the unknown type FromTheFuture")
-    launched.says("StopWorkers.reason is missing")
+    launched.logs("of the unknown type FromTheFuture")
+    launched.logs("StopWorkers.reason is missing")
 
 
 # SIGTERM --------------------------------------------------------------------------------------------------------------
@@ -447,7 +447,7 @@ def test_a_round_starts_only_when_no_process_of_the_previous_one_is_alive(
     left = launched.pids("pids", 2)
     started(launched, 1)
     assert not [pid for pid in left if alive(pid)]
-    launched.says("SIGKILL to workers' processes outside their process groups:")
+    launched.logs("SIGKILL to workers' processes outside their process groups:")
     assert all(alive(pid) for pid in launched.pids("pids", 4)[2:])
 
 
@@ -559,7 +559,7 @@ def test_a_worker_without_a_sigterm_handler_gets_the_grace_without_the_signal(la
     started(launched, 0)
     launched.pids("pids", 1)
     launched.sidecar.send(round_(1))
-    launched.says("replaces round=0.1.0, within 5 s: SIGTERM to 1 workers, only to those that handle it")
+    launched.logs("replaces round=0.1.0, within 5 s: SIGTERM to 1 workers, only to those that handle it")
     launched.path("go").write_text("go\n")
     launched.sidecar.expect(WorkersStarted)
     assert launched.path("dumped").exists()
@@ -601,7 +601,7 @@ def test_a_worker_that_cannot_be_killed_is_reported_and_delays_the_next_round(la
         assert (report.token, report.local_rank, report.pid) == (round_(1).token, 0, worker)
         assert report.state in ("t", "D")
         assert 5.0 <= report.seconds < LIMIT_S
-        launched.says(f"pid={worker} local_rank=0 state={report.state}")
+        launched.logs(f"pid={worker} local_rank=0 state={report.state}")
         assert alive(worker)
         assert not [message for message in launched.sidecar.heard[-2:] if isinstance(message, WorkersStarted)]
     launched.sidecar.expect(WorkersStarted)
@@ -731,7 +731,7 @@ def test_without_ctypes_pid_1_reaps_the_orphans_and_rounds_continue(folder: Path
         *FAMILY, stub=[*init, TRAINER_PYTHON, "-c", WITHOUT_CTYPES, f"{folder}/{pod.LAUNCHER_ZIPAPP}", "--"]
     )
     assert launched.join().pid != 1
-    launched.says("cannot become a subreaper (no ctypes in this Python)")
+    launched.logs("cannot become a subreaper (no ctypes in this Python)")
     for number in range(3):
         started(launched, number)
         launched.pids("pids", 2 * number + 2)

@@ -179,7 +179,7 @@ def test_a_new_process_continues_the_logs_if_the_first_one_is_killed(launch: Lau
         (logs,) = wait_for(lambda: logs_of(launched.process.pid), "the next one")
         os.kill(logs, signal.SIGKILL)
         wait_for(partial(gone, logs), "its end")
-    launched.says("later rounds log without a prefix")
+    launched.logs("later rounds log without a prefix")
 
 
 def test_only_the_launcher_has_the_sidecars_connection_open(launch: Launch) -> None:

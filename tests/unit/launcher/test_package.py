@@ -71,7 +71,7 @@ def test_the_command_writes_the_launcher_the_entry_scripts_and_the_workers_packa
         "python/understudy_zygote/optimizer_steps.py",
         "python/understudy_zygote/script.py",
         "python/understudy_zygote/serve.py",
-        "python/understudy_zygote/store.py",
+        "python/understudy_zygote/store_fork.py",
     }
     for stub in ("launch", "launch-torchrun", "with-understudy"):
         assert (destination / stub).stat().st_mode & 0o777 == 0o755

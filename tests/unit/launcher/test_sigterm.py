@@ -221,7 +221,7 @@ def test_a_second_sigterm_leaves_a_save_its_grace(launch: Launch) -> None:
     terminate(launched)
     assert launched.sidecar.expect(Terminating) == Terminating(30.0)
     terminate(launched)
-    launched.says("ignored another SIGTERM: the launcher is already shutting down")
+    launched.logs("ignored another SIGTERM: the launcher is already shutting down")
     assert alive(pid)
     launched.path("may-end").touch()
     assert launched.wait() == 5
@@ -251,7 +251,7 @@ def test_sigterm_on_a_spare_ends_it_at_once(launch: Launch, folder: Path, verdic
     write(folder, NodeVerdict(verdict, "Xid 79"))
     launched = launch("python3", "-c", "")
     launched.join()
-    launched.says("the fork server is ready")
+    launched.logs("the fork server is ready")
     terminate(launched)
     assert launched.wait() == code
 

@@ -19,7 +19,7 @@ LOOK_EVERY_S = 0.5
 TIMEOUT_S = 60.0
 #: A read follows up to LOOK_EVERY_S after a step is due, and its result counts at the next read.
 FOUND_S = TIMEOUT_S + 2 * LOOK_EVERY_S
-TOLD_S = FOUND_S + DUMP_S
+REPORTED_S = FOUND_S + DUMP_S
 
 
 def stepped(step_timeout_s: float = TIMEOUT_S) -> Driven:
@@ -50,7 +50,7 @@ def test_every_worker_dumps_its_stacks_before_the_slowest_is_reported() -> None:
 
 def test_a_header_in_the_log_names_the_worker_whose_stacks_follow() -> None:
     driven = stepped()
-    driven.later(TOLD_S)
+    driven.later(REPORTED_S)
     assert driven.log[-2:] == [
         f"round={token(0)} worker local_rank=1 rank=3 made no step for 60 s since step 7: its stacks follow",
         f"round={token(0)} worker local_rank=0 rank=2 made no step for 60 s since step 7: its stacks follow",
@@ -60,7 +60,7 @@ def test_a_header_in_the_log_names_the_worker_whose_stacks_follow() -> None:
 def test_the_slowest_has_the_lowest_step() -> None:
     driven = running(step_timeout_s=TIMEOUT_S)
     driven.do(steps(9, rank=0, at=driven.now - 1), steps(8, rank=1, at=driven.now))
-    assert [report.local_rank for report in hung(driven.later(TOLD_S))] == [1]
+    assert [report.local_rank for report in hung(driven.later(REPORTED_S))] == [1]
 
 
 def test_one_worker_that_hangs_is_enough() -> None:
@@ -76,7 +76,7 @@ def test_one_worker_that_hangs_is_enough() -> None:
 
 def test_the_hang_is_reported_again_without_the_stacks() -> None:
     driven = stepped()
-    driven.later(TOLD_S)
+    driven.later(REPORTED_S)
     effects = driven.later(2.5 * AGAIN_S)
     assert (len(hung(effects)), dumps(effects)) == (2, [])
 
@@ -120,7 +120,7 @@ def test_without_a_timeout_no_worker_hangs() -> None:
 def test_a_worker_that_has_ended_is_no_longer_watched() -> None:
     driven = stepped()
     driven.do(ended(1), e.GroupEmptied(1))
-    assert [report.local_rank for report in hung(driven.later(TOLD_S))] == [0]
+    assert [report.local_rank for report in hung(driven.later(REPORTED_S))] == [0]
     driven.do(ended(0), e.GroupEmptied(0))
     assert hung(driven.later(10 * AGAIN_S)) == []
 
@@ -154,7 +154,7 @@ def test_a_launcher_that_was_stopped_reports_no_hang() -> None:
     driven.later(10.0)
     driven.now += TIMEOUT_S
     assert dumps(driven.do(e.Tick()) + driven.later(TIMEOUT_S - 1)) == []
-    assert len(hung(driven.later(TOLD_S - TIMEOUT_S + 1))) == 1
+    assert len(hung(driven.later(REPORTED_S - TIMEOUT_S + 1))) == 1
 
 
 def test_a_launcher_that_is_a_little_late_was_not_stopped() -> None:

@@ -19,7 +19,7 @@ Launch = Callable[..., Launched]
 READY = e.ZygoteReady(2.0, {})
 ORDER = TakeOver(("python", "train.py"), {"LR": "0.1"})
 #: Prints its arguments, variables and modules in one line.
-TELLS = "import os, sys; print(sys.argv[1:], os.environ.get('LR'), os.environ.get('GONE'), 'json' in sys.modules)"
+PRINT_START = "import os, sys; print(sys.argv[1:], os.environ.get('LR'), os.environ.get('GONE'), 'json' in sys.modules)"
 
 
 def warm() -> Driven:
@@ -137,17 +137,17 @@ def first_round(launched: Launched, order: TakeOver) -> None:
 
 def test_its_zygote_forks_the_jobs_program_with_the_jobs_variables(launched: Launched) -> None:
     before = zygotes(launched)
-    first_round(launched, TakeOver(("python3", "-c", TELLS, "7B"), {"LR": "0.1"}))
+    first_round(launched, TakeOver(("python3", "-c", PRINT_START, "7B"), {"LR": "0.1"}))
     launched.prints("[rank 0] ['7B'] 0.1 None True\n")
     assert zygotes(launched) == before
 
 
 def test_a_job_with_another_interpreters_options_gets_a_zygote_of_its_own(launched: Launched) -> None:
     before = zygotes(launched)
-    first_round(launched, TakeOver(("python3", "-u", "-c", TELLS), {"LR": "1", "GONE": "x"}))
+    first_round(launched, TakeOver(("python3", "-u", "-c", PRINT_START), {"LR": "1", "GONE": "x"}))
     launched.prints("[rank 0] [] 1 x True\n")
     assert zygotes(launched) != before
-    launched.says("the job cannot use the spare's fork server, which ends: the command starts another interpreter")
+    launched.logs("the job cannot use the spare's fork server, which ends: the command starts another interpreter")
 
 
 def test_a_job_whose_command_is_no_python_starts_fresh_processes(launched: Launched) -> None:
@@ -158,10 +158,10 @@ def test_a_job_whose_command_is_no_python_starts_fresh_processes(launched: Launc
 
 
 def test_a_zygote_that_is_lost_after_a_take_over_is_restarted_for_the_job(launched: Launched) -> None:
-    order = TakeOver(("python3", "-c", TELLS), {"LR": "0.1"})
+    order = TakeOver(("python3", "-c", PRINT_START), {"LR": "0.1"})
     first_round(launched, order)
     os.kill(zygotes(launched)[0], 9)
-    launched.says("the launcher restarts it")
+    launched.logs("the launcher restarts it")
     launched.sidecar.send(round_(1))
     launched.sidecar.expect(WorkersFinished)
     launched.prints("[rank 0] [] 0.1 None True\n" * 2)

@@ -122,11 +122,11 @@ def test_a_spare_continues_whatever_its_warm_up_did(launch: Launch, command: lis
     launched = launch("python3", "-c", "print('trained')", **warm_up(*command))
     launched.join()
     word = "finished" if command == ["true"] else "failed"
-    launched.says(f"the warm-up {word} after ")
+    launched.logs(f"the warm-up {word} after ")
     launched.sidecar.send(round_(0))
     launched.sidecar.expect(WorkersFinished)
     if command[0] == "sh":
-        launched.says("[warm-up] cold\n")
+        launched.logs("[warm-up] cold\n")
 
 
 def test_sigterm_on_a_spare_ends_the_warm_up(launch: Launch) -> None:

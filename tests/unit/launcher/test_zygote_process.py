@@ -119,7 +119,7 @@ def test_workers_die_with_their_zygote_and_the_next_round_has_another(launched: 
     second = run(launched, 1)
     assert zygote_of(launched) != killed
     assert set(second) <= set(children(zygote_of(launched)))
-    launched.says("the fork server ended (it has ended): the launcher restarts it")
+    launched.logs("the fork server ended (it has ended): the launcher restarts it")
 
 
 def test_a_zygote_that_cannot_start_is_reported_and_workers_start_as_fresh_processes(
@@ -129,7 +129,7 @@ def test_a_zygote_that_cannot_start_is_reported_and_workers_start_as_fresh_proce
     launched = launch("python3", "-u", str(script), **{pod.ENV_NPROC: "2"})
     launched.join()
     pids = run(launched, 0)
-    launched.says("the fork server is off")
+    launched.logs("the fork server is off")
     # the process that should have become the zygote ends by itself
     wait_for(lambda: sorted(children(launched.process.pid)) == sorted(pids), "the workers alone")
 
@@ -148,9 +148,9 @@ def test_a_round_whose_store_is_missing_fails_at_once(launched: Launched) -> Non
     assert (failure.local_rank, failure.message) == (0, "the store of this round ended before the workers started")
 
 
-def test_a_fork_server_without_torch_distributed_says_why_it_creates_no_store(launched: Launched) -> None:
+def test_a_fork_server_without_torch_distributed_reports_why_it_creates_no_store(launched: Launched) -> None:
     launched.join()
-    launched.says("could not create the round's store (torch.distributed is not among the preloaded modules)")
+    launched.logs("could not create the round's store (torch.distributed is not among the preloaded modules)")
 
 
 def test_an_unknown_setting_is_rejected(launch: Launch) -> None:
@@ -221,7 +221,7 @@ def test_workers_outlive_a_fork_server_with_learned_modules_that_ends_before_its
     # when the second one is killed
     os.kill(second, signal.SIGKILL)
     # then the log says it in one line, and the worker lives
-    launched.says("the fork server with the learned modules has ended before it forked a worker (it has ended)")
+    launched.logs("the fork server with the learned modules has ended before it forked a worker (it has ended)")
     assert alive(worker)
     # and the first one forks the next worker, without the learned modules
     launched.sidecar.send(round_(1))

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from understudy_launcher.__main__ import read_settings as launcher_settings
-from understudy_local.job import training_job
 from understudy_local.manifest import (
     PodPlacement,
     devices_of,
@@ -17,6 +16,7 @@ from understudy_local.manifest import (
     sidecar_environment,
 )
 from understudy_local.options import Options
+from understudy_local.training_job import training_job
 from understudy_operator.plan.facts.status import JobStatus
 from understudy_operator.plan.manifests.pods import pod_manifest
 from understudy_sidecar.settings import read_settings as sidecar_settings

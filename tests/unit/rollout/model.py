@@ -17,8 +17,8 @@ from understudy_rollout.weights import (
     Begin,
     Commit,
     Fence,
-    Former,
     JoinGroup,
+    PreviousState,
     UpdateCall,
     Weights,
     WeightsState,
@@ -270,9 +270,9 @@ class ModelGate(Side):
 
     weights: Weights = field(default_factory=lambda: Weights.fresh("v0"))
 
-    async def close(self, update: str, version: str, fence: Fence) -> Former:
+    async def close(self, update: str, version: str, fence: Fence) -> PreviousState:
         await self.call("close", lambda: self.weights.handle(Begin(update, version, fence)), lambda: None)
-        return self.weights.former()
+        return self.weights.previous()
 
     async def known(self) -> WeightsStatus:
         return self.weights.known().now

@@ -36,12 +36,12 @@ from tests.unit.virtual_time import in_virtual_time
 from understudy_rollout import Group, Timeouts, WeightsState, WeightUpdate
 from understudy_rollout.engines import SglangEngine, VllmEngine
 from understudy_rollout.failures import EngineRefused, EngineUnreachable, StepTimedOut
-from understudy_rollout.gateway import Gateway, watch
+from understudy_rollout.gateway import Gateway, server_watch
 from understudy_rollout.gateway.app import GatewayApp
 from understudy_rollout.gateway.flights import InFlightRequests
 from understudy_rollout.gateway.proxy import Proxy
 from understudy_rollout.gateway.weights_file import WeightsFile
-from understudy_rollout.weights import Fence, Former, Weights
+from understudy_rollout.weights import Fence, PreviousState, Weights
 
 NO_FENCE = (0, 0, 0)
 
@@ -75,7 +75,7 @@ class GateAndGateway(ModelGate):
 
     real: Gateway = field(default_factory=lambda: Gateway("http://127.0.0.1:1", TOKEN))
 
-    async def close(self, update: str, version: str, fence: Fence) -> Former:
+    async def close(self, update: str, version: str, fence: Fence) -> PreviousState:
         found = await super().close(update, version, fence)
         await self.real.close(update, version, fence)
         return found
@@ -163,7 +163,7 @@ class Served(Cluster):
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gateway checks the listener at each call; test_listener.py tests the reading of the kernel's tables."""
-    monkeypatch.setattr(watch, "listener_at", listener_at)
+    monkeypatch.setattr(server_watch, "listener_at", listener_at)
 
 
 @asynccontextmanager

@@ -28,7 +28,7 @@ from tests.unit.rollout.model import (
 from tests.unit.virtual_time import in_virtual_time
 from understudy_rollout import WeightsState
 from understudy_rollout.failures import StepTimedOut
-from understudy_rollout.steps import Step
+from understudy_rollout.update_steps import Step
 
 REPLICAS = ("rollout-0", "rollout-1", "rollout-2")
 GATES = tuple(f"gate of {name}" for name in REPLICAS)

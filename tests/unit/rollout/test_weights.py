@@ -128,18 +128,18 @@ def test_a_call_of_the_update_that_ended_last_is_rejected_and_changes_nothing(en
 @pytest.mark.parametrize("end", [Abandon("u", True, "why"), Abandon("u", False, "why"), Begin("dead", "8")])
 def test_an_update_finds_a_group_that_may_not_have_been_left(end: Event) -> None:
     weights = after(Begin("u", "7"), JoinGroup("u", GROUP), end, Begin("next", "9"))
-    assert weights.former().group == GROUP
+    assert weights.previous().group == GROUP
 
 
 @pytest.mark.parametrize("end", [Commit("u"), WeightsLost("its server is another one")])
 def test_no_update_finds_a_group_that_was_left_or_lost(end: Event) -> None:
     weights = after(Begin("u", "7"), JoinGroup("u", GROUP), end, Begin("next", "9"))
-    assert weights.former().group is None
+    assert weights.previous().group is None
 
 
 def test_an_update_finds_the_previous_weights() -> None:
-    assert after(Begin("u", "7"), fresh="6").former().held == WeightsStatus(WeightsState.FRESH, "6", "")
-    assert after(Begin("u", "7"), Begin("v", "8"), fresh="6").former().held.state is WeightsState.UNCERTAIN
+    assert after(Begin("u", "7"), fresh="6").previous().weights == WeightsStatus(WeightsState.FRESH, "6", "")
+    assert after(Begin("u", "7"), Begin("v", "8"), fresh="6").previous().weights.state is WeightsState.UNCERTAIN
 
 
 def test_a_commit_after_the_loss_of_the_engine_is_rejected() -> None:

@@ -163,7 +163,7 @@ def folder() -> Iterator[StepFolder]:
     made.close()
 
 
-def told_in(monkeypatch: pytest.MonkeyPatch, path: str, local_rank: str) -> None:
+def set_step_folder(monkeypatch: pytest.MonkeyPatch, path: str, local_rank: str) -> None:
     inherit(monkeypatch, None)
     monkeypatch.setenv(pod.ENV_STEP_FOLDER, path)
     monkeypatch.setenv("LOCAL_RANK", local_rank)
@@ -172,7 +172,7 @@ def told_in(monkeypatch: pytest.MonkeyPatch, path: str, local_rank: str) -> None
 def test_a_worker_that_inherits_no_files_finds_its_page_by_its_path(
     monkeypatch: pytest.MonkeyPatch, folder: StepFolder
 ) -> None:
-    told_in(monkeypatch, folder.path, "1")
+    set_step_folder(monkeypatch, folder.path, "1")
     understudy_torch.step(7, 100)
     understudy_torch.step(8, 100)
     (read,) = folder.steps_read()
@@ -183,13 +183,13 @@ def test_a_worker_that_inherits_no_files_finds_its_page_by_its_path(
 
 @pytest.mark.parametrize("local_rank", ["2", "x"])
 def test_a_missing_page_is_no_error(monkeypatch: pytest.MonkeyPatch, folder: StepFolder, local_rank: str) -> None:
-    told_in(monkeypatch, folder.path, local_rank)
+    set_step_folder(monkeypatch, folder.path, local_rank)
     understudy_torch.step(7)
     assert folder.steps_read() == []
 
 
 def test_a_deleted_folder_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    told_in(monkeypatch, "/nowhere", "0")
+    set_step_folder(monkeypatch, "/nowhere", "0")
     before = open_files()
     understudy_torch.step(7)
     assert progress._page is None

@@ -11,10 +11,10 @@ from understudy_launcher import events as e
 from understudy_launcher.phases import OnSigterm
 from understudy_protocol import launcher as m
 from understudy_protocol.enums import NO_ROUND, Drill, Verdict, WorkersState
-from understudy_torchrun import calls as c
+from understudy_torchrun import rendezvous_calls as c
 from understudy_torchrun.agent import Agent, AgentState
 
-DOUBT_S = 2.0
+UNCLEAR_S = 2.0
 PATIENCE_S = 2.0
 
 PORT, STORE = 29400, 29500
@@ -319,7 +319,7 @@ def test_a_worker_reaped_too_soon_has_failed_if_the_agent_does_not_call() -> Non
     """The agent ends the neighbors, and one that ignored SIGTERM delayed the next round for 30 s."""
     driven = running()
     driven.do(unseen(1))
-    (report,) = reports(driven.later(DOUBT_S))
+    (report,) = reports(driven.later(UNCLEAR_S))
     assert (report.local_rank, report.message) == (1, "RuntimeError: from its error file")
     assert driven.do(start(1)) == [KILL]
     assert answers(driven.wants_round()) == [c.BeginRound(start(1))]
@@ -332,14 +332,14 @@ def test_a_worker_reaped_too_soon_has_failed_if_its_neighbor_fails_next(
     driven = running()
     (report,) = reports(driven.do(unseen(1), neighbor))
     assert (report.local_rank, report.message) == (1, "RuntimeError: from its error file")
-    assert not [report for report in reports(driven.later(2 * DOUBT_S)) if isinstance(report, m.WorkerExited)]
+    assert not [report for report in reports(driven.later(2 * UNCLEAR_S)) if isinstance(report, m.WorkerExited)]
 
 
 @pytest.mark.parametrize("call", [c.PollsMembers(), c.WorkersSucceeded(1000.0)])
 def test_a_worker_reaped_too_soon_has_exited_0_if_the_agent_continues(call: c.Call) -> None:
     driven = running()
     driven.do(unseen(1), call)
-    assert not [report for report in reports(driven.later(2 * DOUBT_S)) if isinstance(report, m.WorkerExited)]
+    assert not [report for report in reports(driven.later(2 * UNCLEAR_S)) if isinstance(report, m.WorkerExited)]
 
 
 def test_a_worker_fails_after_one_that_was_reaped_too_soon_and_had_exited_0() -> None:

@@ -14,7 +14,7 @@ from typing import IO
 import understudy_zygote
 from tests.unit.launcher.fake_sidecar import LIMIT_S, wait_for
 from understudy_launcher import events as e
-from understudy_launcher.command import python_program
+from understudy_launcher.command_parser import python_program
 from understudy_launcher.zygote import ForkRequest, ForkServerHandle, WorkerStatus, ZygoteMessage
 
 MODULE = str(Path(understudy_zygote.__file__).parent / "__main__.py")
@@ -48,12 +48,12 @@ class Forking:
         program = python_program(command)
         assert program is not None
         self._limit_s = limit_s
-        self._told: list[ZygoteMessage] = []
+        self._messages: list[ZygoteMessage] = []
         self._files = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115 - closed in end()
         self.watched: list[int] = []
         self.zygote = ForkServerHandle(program, command, MODULE, self.watched.append, self.watched.remove)
         with _as_stdio(self._files):
-            self._told += self.zygote.start({**os.environ, **(env or {})}, preload)
+            self._messages += self.zygote.start({**os.environ, **(env or {})}, preload)
         self.start = self.hear(e.ZygoteReady, e.ZygoteLost)
 
     def hear(self, *kinds: type[ZygoteMessage]) -> ZygoteMessage:
@@ -62,12 +62,12 @@ class Forking:
 
     def _hear(self, is_it: Callable[[ZygoteMessage], bool]) -> ZygoteMessage:
         def found() -> ZygoteMessage | None:
-            self._told += self.zygote.receive()
-            return next(filter(is_it, self._told), None)
+            self._messages += self.zygote.receive()
+            return next(filter(is_it, self._messages), None)
 
         message = wait_for(found, f"its message; the output of the zygote and its forks:\n{self.said()}", self._limit_s)
         assert message is not None
-        self._told.remove(message)
+        self._messages.remove(message)
         return message
 
     def fork(self, *local_ranks: int, **env: str) -> list[int]:

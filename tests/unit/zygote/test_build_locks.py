@@ -117,7 +117,7 @@ def test_a_worker_waits_for_another_one_that_builds(folder: Path, forks: Forking
     ],
     ids=["empty", "a number", "another program", "another boot", "another namespace"],
 )
-def test_a_lock_whose_owner_may_be_alive_stays_and_the_worker_says_what_to_do(
+def test_a_lock_whose_owner_may_be_alive_stays_and_the_worker_logs_what_to_do(
     folder: Path, forks: Forking, lock: Path, change: object
 ) -> None:
     killed_build(folder, forks)

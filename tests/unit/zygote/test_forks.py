@@ -206,7 +206,7 @@ def test_the_step_files_are_inherited_under_high_numbers_and_nothing_else_is(fol
 import os, subprocess
 bell, page = map(int, os.environ["UNDERSTUDY_STEP_FD"].split(","))
 os.write(bell, b"!")
-os.pwrite(page, b"told", 0)
+os.pwrite(page, b"step", 0)
 open_here = {int(name) for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}")}
 print(min(bell, page) >= 200, sorted(open_here - {0, 1, 2, bell, page}))
 listed = ["sh", "-c", f"ls /proc/self/fd | grep -c -e {bell} -e {page}"]
@@ -220,7 +220,7 @@ print(subprocess.run(listed, close_fds=False, capture_output=True).stdout)
     assert forks.code(pids[0]) == 0
     assert os.read(files.bell, 100) == b"!"
     assert os.read(files.bell, 100) == b"", "no other process has the pipe open"
-    assert os.pread(files.inherited[1], 4, 0) == b"told"
+    assert os.pread(files.inherited[1], 4, 0) == b"step"
     files.close()
     assert forks.said()[0] == "True []\nb'2\\n'\n"
 

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.launcher.fake_sidecar import wait_for
 from tests.unit.zygote.forking import MODULE
 from understudy_launcher import events as e
-from understudy_launcher.command import python_program
+from understudy_launcher.command_parser import python_program
 from understudy_launcher.fork_server import ForkServer
 from understudy_launcher.zygote import ForkRequest, WorkerStatus, ZygoteMessage
 

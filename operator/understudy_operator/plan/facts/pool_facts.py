@@ -16,7 +16,7 @@ from understudy_operator.plan.facts.secret_writes import NO_WRITES, SecretWrites
 from understudy_operator.plan.facts.sidecar_settings import DEFAULT_SIDECAR_SETTINGS, SidecarSettings
 from understudy_operator.plan.facts.spec import SharedMemory
 from understudy_operator.plan.facts.status import PoolStatus
-from understudy_operator.plan.verdicts.sources import time_in
+from understudy_operator.plan.verdicts.fault_sources import time_in
 from understudy_protocol import pod as names
 
 DEFAULT_FAILURES_PER_NODE_DAY = 1.2e-3

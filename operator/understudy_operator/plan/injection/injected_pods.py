@@ -22,7 +22,7 @@ from understudy_operator.plan.facts.sidecar_settings import DEFAULT_SIDECAR_SETT
 from understudy_operator.plan.facts.spec import JobSpec
 from understudy_operator.plan.facts.status import JobStatus
 from understudy_operator.plan.facts.trainer import TORCHRUN, describe_own_ranks, kubelet_restarts
-from understudy_operator.plan.injection import command
+from understudy_operator.plan.injection import launcher_mode
 from understudy_operator.plan.injection.owner import Owner, read_owner
 from understudy_operator.plan.injection.settings import (
     NONE,
@@ -123,8 +123,8 @@ def _change(
     entries = (names.LAUNCHER_SCRIPT, names.TORCHRUN_SCRIPT, names.LAUNCHER_ZIPAPP)
     launched = any(f"{names.SHARED_FOLDER}/{entry}" in trainer.get("command", ()) for entry in entries)
     alone = settings.launcher == NONE
-    mode = settings.launcher if launched or alone else command.choose_launcher_mode(trainer, settings)
-    nproc = settings.nproc_per_node or 1 if launched or alone else command.nproc_of(trainer, settings, mode)
+    mode = settings.launcher if launched or alone else launcher_mode.choose_launcher_mode(trainer, settings)
+    nproc = settings.nproc_per_node or 1 if launched or alone else launcher_mode.nproc_of(trainer, settings, mode)
     if not (launched or alone) and (problem := describe_own_ranks(trainer, mode, nproc)):
         raise Objection(f"container {trainer['name']}: {problem}")
     job = replace(_job(owner, settings, nproc, mode), sidecar_settings=sidecar_settings)
@@ -162,7 +162,7 @@ def _job(owner: Owner, settings: InjectionSettings, nproc: int, mode: str) -> Jo
 def _behind_launcher(trainer: dict[str, Any], job: Job, grace_s: int) -> tuple[str, ...]:
     warnings: tuple[str, ...] = ()
     if job.world.mode == TORCHRUN:
-        others = [x["name"] for x in trainer.get("env", ()) if x["name"] in command.RENDEZVOUS_VARIABLES]
+        others = [x["name"] for x in trainer.get("env", ()) if x["name"] in launcher_mode.RENDEZVOUS_VARIABLES]
         if others:
             warnings = (
                 f"{', '.join(others)} of container {trainer['name']} were removed, because Understudy configures the "

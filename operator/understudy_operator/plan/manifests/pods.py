@@ -24,8 +24,8 @@ from understudy_operator.plan.facts.spec import PodPosition, ReplicatedJob
 from understudy_operator.plan.facts.trainer import AUTO, TORCHRUN
 from understudy_operator.plan.manifests import metadata, podspec
 from understudy_operator.plan.manifests.gateways import add_to_worker
+from understudy_operator.plan.manifests.node_affinity import exclude_nodes, prefer_other_nodes
 from understudy_operator.plan.manifests.object_names import membership_secret_name
-from understudy_operator.plan.manifests.placement import exclude_nodes, prefer_other_nodes
 from understudy_operator.plan.manifests.shape import job_shape
 from understudy_protocol import pod as names
 from understudy_protocol.logs import ENV_FORMAT, TEXT

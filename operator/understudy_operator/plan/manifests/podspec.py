@@ -11,7 +11,7 @@ from understudy_operator.plan.facts import keys
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.spec import ReplicatedJob
 from understudy_operator.plan.manifests import metadata
-from understudy_operator.plan.manifests.placement import REQUIRED
+from understudy_operator.plan.manifests.node_affinity import REQUIRED
 
 
 def claim_name(job: Job, claim: str) -> str:

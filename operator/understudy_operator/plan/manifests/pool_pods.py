@@ -9,7 +9,7 @@ from typing import Any
 
 from understudy_operator.plan.facts.ownership import POOL_KIND, reference
 from understudy_operator.plan.facts.pool_facts import Pool
-from understudy_operator.plan.manifests.placement import exclude_nodes, prefer_other_nodes
+from understudy_operator.plan.manifests.node_affinity import exclude_nodes, prefer_other_nodes
 from understudy_operator.plan.manifests.warm_spare_pods import warm_spec
 from understudy_protocol import pod as names
 

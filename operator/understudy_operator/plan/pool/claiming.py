@@ -36,7 +36,7 @@ from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.pool_facts import pool_of
 from understudy_operator.plan.intents import ClaimIntent, ClaimPod, CreatePod, DeletePod, ReleaseClaim
-from understudy_operator.plan.manifests.placement import require_node
+from understudy_operator.plan.manifests.node_affinity import require_node
 from understudy_operator.plan.manifests.pods import pod_manifest
 from understudy_operator.plan.pool.warm_claims import claim_warm, warm_claim_obstacle, warm_spare_obstacle
 from understudy_operator.plan.world.objects import has_secrets

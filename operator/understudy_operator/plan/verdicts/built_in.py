@@ -8,7 +8,7 @@ A signal is Hardware if it reports that a device or the machine is lost. A kerne
 the memory of the workers is intact and can be saved.
 """
 
-from understudy_operator.plan.verdicts.sources import READY, FaultSource, Polarity, SignalKind
+from understudy_operator.plan.verdicts.fault_sources import READY, FaultSource, Polarity, SignalKind
 from understudy_operator.plan.verdicts.xids import FATAL
 from understudy_protocol import pod as names
 from understudy_protocol.enums import FaultClass

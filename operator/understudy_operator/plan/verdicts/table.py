@@ -14,7 +14,7 @@ import msgspec
 
 from understudy_operator.plan.times.durations import seconds
 from understudy_operator.plan.verdicts.built_in import BUILT_IN
-from understudy_operator.plan.verdicts.sources import FaultSource, Polarity, SignalKind, plain
+from understudy_operator.plan.verdicts.fault_sources import FaultSource, Polarity, SignalKind, plain
 from understudy_operator.plan.verdicts.xids import FATAL
 from understudy_protocol.enums import FaultClass
 

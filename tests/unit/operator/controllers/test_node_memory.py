@@ -8,7 +8,7 @@ from tests.unit.operator.fake_api import FakeApi
 from understudy_operator.controllers.node_memory import NodeMemory
 from understudy_operator.observe.read_node import read_node
 from understudy_operator.observe.store import Kind, Store
-from understudy_operator.plan.faults.memory import decode_memory
+from understudy_operator.plan.faults.node_history import decode_memory
 from understudy_operator.plan.times.rfc3339 import micro_time
 from understudy_operator.runtime.clock import Clock
 

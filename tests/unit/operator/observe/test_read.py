@@ -597,7 +597,7 @@ def test_a_trainer_whose_image_has_no_shell_failed_with_the_fix():
     ("snapshots", "pods", "copies"),
     [(None, 8, 0), ({}, 8, 1), ({}, 1, 0), ({"copies": 0}, 8, 0), ({"copies": 2}, 8, 2)],
 )
-def test_each_snapshot_has_a_copy_unless_the_job_says_otherwise(snapshots: object, pods: int, copies: int):
+def test_each_snapshot_has_a_copy_unless_the_job_sets_another_number(snapshots: object, pods: int, copies: int):
     raw = copy.deepcopy(JOB)
     raw["spec"]["replicatedJobs"][0]["replicas"] = 1
     raw["spec"]["replicatedJobs"][0]["template"]["spec"]["parallelism"] = pods

@@ -340,7 +340,7 @@ async def many_values(peer: Peer) -> None:
 
 async def huge_number(peer: Peer) -> None:
     await peer.prove()
-    await peer.send_message(b'{"type":"Refused","reason":"","electorate_epoch":' + b"9" * 100_000 + b"}")
+    await peer.send_message(b'{"type":"Refused","reason":"","config_epoch":' + b"9" * 100_000 + b"}")
 
 
 @pytest.mark.attack(

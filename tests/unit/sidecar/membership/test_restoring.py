@@ -237,7 +237,7 @@ def test_a_new_coordinator_learns_from_its_members_what_the_round_before_has_res
 # Status
 
 
-def test_a_recovery_tells_the_tier_and_the_lost_steps() -> None:
+def test_a_recovery_has_the_tier_and_the_lost_steps() -> None:
     driven = trained()
     driven.fail_worker("active-1")
     chosen(driven, active_0=steps_of(R0, 7, 8, newest=9), active_1=steps_of(R0, 7, newest=8))

@@ -98,7 +98,7 @@ def test_the_default_is_reported_with_the_way_back_to_a_jobset():
         ),
     ],
 )
-def test_a_job_that_can_have_none_behaves_as_a_jobset_and_says_why(groups: list[dict[str, Any]], why: str):
+def test_a_job_that_can_have_none_behaves_as_a_jobset_and_reports_why(groups: list[dict[str, Any]], why: str):
     choice = choose(*groups)
     assert choice.reason is LauncherReason.NOT_POSSIBLE
     assert choice.message.startswith(

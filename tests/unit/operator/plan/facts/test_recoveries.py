@@ -118,7 +118,7 @@ def test_a_recovery_whose_coordinator_was_lost_ends_when_the_next_one_reports_th
     assert after(status, a_snapshot(number=1, epoch=2), NOW + 60) == status
 
 
-def test_a_recovery_that_ends_without_a_strategy_says_why_it_has_none():
+def test_a_recovery_that_ends_without_a_strategy_has_the_reason():
     # given a coordinator that was lost before it had formed the next round, and a successor without the recovery
     before = after(in_round(1), a_snapshot(recoveries=[a_recovery(NOW - 5, strategy=None)], waiting_for="1 of 2 pods"))
     status = after(before, a_snapshot(number=2, epoch=2))

@@ -23,7 +23,7 @@ from tests.unit.operator.given import (
 from understudy_operator.plan.facts.cluster_objects import Node, Pod, Stay
 from understudy_operator.plan.facts.status import written
 from understudy_operator.plan.facts.stays import node_at
-from understudy_operator.plan.faults.memory import NO_MEMORY, JobRecoveries, Memory, find_offenders
+from understudy_operator.plan.faults.node_history import NO_MEMORY, JobRecoveries, Memory, find_offenders
 from understudy_protocol.enums import Fault
 from understudy_protocol.observer import Cause, Recovery, Snapshot
 

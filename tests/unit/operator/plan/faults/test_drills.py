@@ -205,7 +205,7 @@ def test_an_event_reports_what_is_broken_or_why_nothing_is() -> None:
 # The recovery ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_recovery_of_a_deleted_pod_says_that_it_was_a_drill() -> None:
+def test_the_recovery_of_a_deleted_pod_shows_that_it_was_a_drill() -> None:
     cause = Cause(8, "a1", "node-a1", None, None, "its connection ended")
     loss = a_recovery(NOW, fault=Fault.POD, strategy=Strategy.SPARE_SWAP, cause=cause, reason="its pod is lost")
     other = a_recovery(NOW + 1, fault=Fault.POD, cause=replace(cause, pod="a0"), reason="its pod is lost")

@@ -279,8 +279,8 @@ def test_an_appointment_names_at_most_100_pods():
 
 def test_a_pod_whose_sidecar_restarts_and_one_that_has_answered_may_join():
     restarted = replace(A1, sidecar_started=False)
-    doubted = a_snapshot(lost=[lost(A0)])
-    given = observed(pods=(A0, restarted, S), snapshot=doubted, searches_since=NOW - 60, responders=[A0])
+    with_lost_member = a_snapshot(lost=[lost(A0)])
+    given = observed(pods=(A0, restarted, S), snapshot=with_lost_member, searches_since=NOW - 60, responders=[A0])
     appoint = follow_of(given, Leadership(AT, 0, S, "…")).first[0].appoint
     assert appoint is not None
     assert appoint.running_pods == ALL_RUN

@@ -19,8 +19,8 @@ from understudy_protocol import pod as names
 from understudy_protocol.enums import OnFailedUpdate
 from understudy_rollout.engines import SglangEngine
 from understudy_rollout.gateway.__main__ import options
-from understudy_rollout.gateway.client import WEIGHTS
 from understudy_rollout.gateway.flights import Policy
+from understudy_rollout.gateway.update_client import WEIGHTS
 from understudy_rollout.replicas import ENV_ROLLOUTS, ENV_TOKEN_FILE, NoRollouts, replicas_of_this_job
 
 TRAINER, ROLLOUT, DATA = a_group("trainer", 1, 2), a_group("rollout", 2, 1), a_group("data", 1, 1)

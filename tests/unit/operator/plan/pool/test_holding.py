@@ -9,7 +9,7 @@ from tests.unit.operator.given import NOW, XID_79, ended
 from tests.unit.operator.given_pool import OLD, SPARE_TEMPLATE, a_pool, a_spare, observed_pool, without_room
 from understudy_operator.plan.facts.cluster_objects import Node, Pod
 from understudy_operator.plan.intents import CreatePod, DeletePod
-from understudy_operator.plan.manifests.placement import PREFERRED, REQUIRED
+from understudy_operator.plan.manifests.node_affinity import PREFERRED, REQUIRED
 from understudy_operator.plan.pool.holding import plan_spares
 from understudy_operator.plan.verdicts.findings import Finding
 from understudy_protocol import pod as names

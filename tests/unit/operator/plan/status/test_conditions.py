@@ -127,7 +127,7 @@ NO_COMMAND = LauncherChoice(LauncherReason.NOT_POSSIBLE, "its container has no c
         ),
     ],
 )
-def test_a_condition_says_whether_and_why_the_job_has_a_launcher(spec: dict[str, Any], expected: tuple[str, str, str]):
+def test_a_condition_shows_whether_and_why_the_job_has_a_launcher(spec: dict[str, Any], expected: tuple[str, str, str]):
     found = condition(status_of(observed(a_job(spec=spec), ())), "FaultTolerant")
     assert (found["status"], found["reason"], found["message"]) == expected
 

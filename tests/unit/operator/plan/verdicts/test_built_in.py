@@ -10,7 +10,7 @@ import yaml
 from understudy_operator.observe.read_node import read_node
 from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_operator.plan.verdicts.built_in import BUILT_IN
-from understudy_operator.plan.verdicts.sources import Polarity
+from understudy_operator.plan.verdicts.fault_sources import Polarity
 from understudy_operator.runtime.kept_fields import select_node_fields
 
 NOW = parse_time("2026-11-20T10:00:10Z")

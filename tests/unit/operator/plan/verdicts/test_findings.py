@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from understudy_operator.plan.verdicts.fault_sources import FaultSource, NodeSignal, Polarity, SignalKind, findings
 from understudy_operator.plan.verdicts.findings import Finding, find_verdict
-from understudy_operator.plan.verdicts.sources import FaultSource, NodeSignal, Polarity, SignalKind, findings
 from understudy_protocol.enums import FaultClass
 
 NOW = 1_790_000_000.0

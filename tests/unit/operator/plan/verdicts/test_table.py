@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from understudy_operator.plan.verdicts.built_in import BUILT_IN
+from understudy_operator.plan.verdicts.fault_sources import FaultSource, NodeSignal, Polarity, SignalKind, findings
 from understudy_operator.plan.verdicts.findings import find_verdict
-from understudy_operator.plan.verdicts.sources import FaultSource, NodeSignal, Polarity, SignalKind, findings
 from understudy_operator.plan.verdicts.table import InvalidRow, table_of
 from understudy_operator.plan.verdicts.xids import FATAL
 from understudy_protocol.enums import FaultClass

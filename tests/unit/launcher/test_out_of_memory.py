@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.launcher.fake_sidecar import wait_for
 from understudy_launcher.events import GroupEmptied, WorkerEnded
-from understudy_launcher.memory import OomKills
+from understudy_launcher.out_of_memory import OomKills
 from understudy_launcher.processes import Workers
 
 GI = 1 << 30

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.operator.fake_api import FakeApi
 from tests.unit.operator.given import a_group, a_job
-from understudy_operator.apply.jobs import JobExecutor
+from understudy_operator.apply.child_jobs import JobExecutor
 from understudy_operator.apply.pace import Pace
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan.intents import CreateJob, DeleteJob, PatchJob

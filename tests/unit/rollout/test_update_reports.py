@@ -17,7 +17,7 @@ from understudy_protocol.enums import RoundToken
 from understudy_protocol.membership import Replicas
 from understudy_rollout import JobLink, Timeouts, WeightUpdate
 from understudy_rollout.engine import NoAdmission
-from understudy_rollout.job import ENV_ROUND, ENV_SOCKET, fence_of, link_from
+from understudy_rollout.update_reports import ENV_ROUND, ENV_SOCKET, fence_of, link_from
 from understudy_rollout.weights import Weights
 from understudy_sidecar.rollouts_link import RolloutsLink
 

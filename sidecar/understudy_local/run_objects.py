@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from understudy_local.cluster import Happened, LocalCluster
-from understudy_local.job import CONTAINER, NAMESPACE
+from understudy_local.training_job import CONTAINER, NAMESPACE
 from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.ownership import API_VERSION, KIND
 from understudy_operator.plan.facts.recovery_objects import RECOVERY_KIND, RecoveryFields, recovery_json

@@ -4,9 +4,9 @@ import time
 from collections.abc import Iterator, Sequence
 
 from understudy_cli.api import Api
-from understudy_cli.cluster import EVENTS, NODES, PLURALS, PODS, POOLS, RECOVERIES, Cluster
 from understudy_cli.facts import Fleet
 from understudy_cli.following import Followed
+from understudy_cli.namespace_objects import EVENTS, NODES, PLURALS, PODS, POOLS, RECOVERIES, Cluster
 
 #: At most one Fleet in this time.
 FRAME_S, IDLE_S = 0.2, 1.0

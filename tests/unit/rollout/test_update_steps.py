@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from understudy_rollout.steps import STEPS, UNDO_ORDER, OutOfOrder, ReplicaWeights, Step, Undo, UpdateProgress
+from understudy_rollout.update_steps import STEPS, UNDO_ORDER, OutOfOrder, ReplicaWeights, Step, Undo, UpdateProgress
 
 
 def upto(step: Step, *, done: bool) -> UpdateProgress:
@@ -38,7 +38,7 @@ def test_undos_come_in_one_order(step: Step) -> None:
 
 
 def test_weights_are_mixed_from_the_start_of_the_transfer_to_the_end_of_finalize() -> None:
-    weights = {step: (upto(step, done=False).held, upto(step, done=True).held) for step in STEPS}
+    weights = {step: (upto(step, done=False).replica_weights, upto(step, done=True).replica_weights) for step in STEPS}
     assert weights[Step.BUILD_GROUP] == (ReplicaWeights.OLD, ReplicaWeights.OLD)
     assert weights[Step.TRANSFER] == (ReplicaWeights.MIXED, ReplicaWeights.MIXED)
     assert weights[Step.FINALIZE] == (ReplicaWeights.MIXED, ReplicaWeights.NEW)

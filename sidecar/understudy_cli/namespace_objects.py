@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from understudy_cli import fields
 from understudy_cli.api import FORBIDDEN, NOT_FOUND, Api, collection
+from understudy_cli.command_errors import NoAnswer, NotFound
 from understudy_cli.facts import INJECTED_JOB, TRAINING_JOB, Event, Job, Pod, Recovery
-from understudy_cli.failures import NoAnswer, NotFound
 from understudy_cli.fields import Raw
 from understudy_cli.following import Collection, Followed
 from understudy_cli.reading import (

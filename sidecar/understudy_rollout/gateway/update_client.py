@@ -19,7 +19,7 @@ from understudy_rollout.engines.http import (
     bearer,
 )
 from understudy_rollout.failures import AdmissionRefused, EngineUnreachable
-from understudy_rollout.weights import NO_FENCE, Fence, Former, Group, WeightsState, WeightsStatus
+from understudy_rollout.weights import NO_FENCE, Fence, Group, PreviousState, WeightsState, WeightsStatus
 
 WEIGHTS, ENGINE = "/understudy/v1/weights", "/understudy/v1/engine"
 CONFLICT = 409
@@ -35,13 +35,13 @@ class Gateway:
         self._update, self._fence = "", NO_FENCE  # of the last update that was begun
         self._is_refused = False
 
-    async def close(self, update: str, version: str, fence: Fence) -> Optional[Former]:
+    async def close(self, update: str, version: str, fence: Fence) -> Optional[PreviousState]:
         self._update, self._fence, self._is_refused = update, fence, False
         answer = await self._call_gateway("close", {"update": update, "version": version, "fence": list(fence)})
-        return _former(answer)
+        return _previous_state(answer)
 
     async def known(self) -> Optional[WeightsStatus]:
-        return _holding_group(json.loads(await self.server.get(WEIGHTS)))
+        return _weights_status(json.loads(await self.server.get(WEIGHTS)))
 
     async def join(self, update: str, group: Group) -> None:
         await self._call_for_running_update("join", {"update": update, "group": asdict(group)})
@@ -96,13 +96,13 @@ class Gateway:
             raise
 
 
-def _former(answer: str) -> Optional[Former]:
-    fields = json.loads(answer)["former"]
+def _previous_state(answer: str) -> Optional[PreviousState]:
+    fields = json.loads(answer)["previous"]
     if fields is None:
         return None  # the server was lost meanwhile
     group = fields["group"]
-    return Former(_holding_group(fields["held"]), None if group is None else Group(**group))
+    return PreviousState(_weights_status(fields["weights"]), None if group is None else Group(**group))
 
 
-def _holding_group(fields: Any) -> WeightsStatus:
+def _weights_status(fields: Any) -> WeightsStatus:
     return WeightsStatus(WeightsState(fields["state"]), fields["version"], fields["reason"])

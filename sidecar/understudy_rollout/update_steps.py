@@ -107,7 +107,7 @@ class UpdateProgress:
         return tuple(undo for undo in UNDO_ORDER if undo in due)
 
     @property
-    def held(self) -> ReplicaWeights:
+    def replica_weights(self) -> ReplicaWeights:
         if not self.has_begun(Step.TRANSFER):
             return ReplicaWeights.OLD
         return ReplicaWeights.NEW if self.is_done(Step.FINALIZE) else ReplicaWeights.MIXED

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from understudy_launcher.command import CODE, FILE, MODULE, PythonProgram, calls_torchrun, python_program
+from understudy_launcher.command_parser import CODE, FILE, MODULE, PythonProgram, calls_torchrun, python_program
 
 
 @pytest.fixture

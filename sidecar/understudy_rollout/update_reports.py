@@ -49,15 +49,15 @@ class JobLink:
 
     async def begun(self, replicas: Iterable[Replica]) -> None:
         self._replicas.update((replica.name, replica.weights) for replica in replicas)
-        await self._tell_or_log(None)
+        await self._report_or_log(None)
 
     async def completed(self, version: str) -> None:
         self._version, self._failed_in_a_row = version, 0
-        await self._tell_or_log(None)
+        await self._report_or_log(None)
 
     async def called_off(self) -> None:
         """The update was canceled, and every replica has its previous weights."""
-        await self._tell_or_log(None)
+        await self._report_or_log(None)
 
     async def failed(self, update: str, version: str, error: BaseException, blocked: Iterable[str]) -> None:
         """A second call for the same update does not count again."""
@@ -71,29 +71,29 @@ class JobLink:
             "at": time.time(),
             "blocked": list(blocked)[:MAX_BLOCKED_NAMED],
         }
-        unsent = await self._tell_or_log(failure)
+        unsent = await self._report_or_log(failure)
         if unsent is not None:
             note(error, f"and the report to the job's sidecar failed: {describe(unsent)}")
 
-    async def _tell_or_log(self, failure: Optional[Mapping[str, Any]]) -> Optional[Exception]:
+    async def _report_or_log(self, failure: Optional[Mapping[str, Any]]) -> Optional[Exception]:
         try:
-            await asyncio.wait_for(self._tell(failure), REPORT_LIMIT_S)
+            await asyncio.wait_for(self._send_report(failure), REPORT_LIMIT_S)
         except (OSError, EOFError, UpdateFailed, asyncio.TimeoutError) as error:
             log.warning("cannot report the weight update to the job's sidecar: %s", describe(error))
             return error
         return None
 
-    async def _tell(self, failure: Optional[Mapping[str, Any]]) -> None:
+    async def _send_report(self, failure: Optional[Mapping[str, Any]]) -> None:
         reader, writer = await asyncio.open_unix_connection(self._socket)
         try:
-            writer.write(json.dumps(self._words(failure)).encode() + b"\n")
+            writer.write(json.dumps(self._report_fields(failure)).encode() + b"\n")
             answer = (await reader.readline()).decode(errors="replace").strip()
         finally:
             writer.close()
         if answer != _ACCEPTED:
             raise ReportFailed(f"{self._socket}: expected {_ACCEPTED!r}, the sidecar answered {answer!r}")
 
-    def _words(self, failure: Optional[Mapping[str, Any]]) -> dict[str, Any]:
+    def _report_fields(self, failure: Optional[Mapping[str, Any]]) -> dict[str, Any]:
         epoch, term, number = self.fence
         states = [weights.state for weights in self._replicas.values()]
         return {

@@ -7,8 +7,8 @@ import pytest
 
 from understudy_operator.plan.facts.cluster_objects import Node
 from understudy_operator.plan.facts.status import read_job_status
-from understudy_operator.plan.faults import memory
-from understudy_operator.plan.faults.memory import (
+from understudy_operator.plan.faults import node_history
+from understudy_operator.plan.faults.node_history import (
     NO_MEMORY,
     JobRecoveries,
     Memory,
@@ -222,11 +222,11 @@ def test_two_nodes_that_failed_at_the_same_moment_are_both_remembered_after_stat
 
 def test_a_written_memory_is_read_back():
     known = remembered(*(offence(NOW - i, job, Fault.HANG) for i, job in enumerate("ab")))
-    assert memory.decode_memory(memory.encode_memory(known)) == known
+    assert node_history.decode_memory(node_history.encode_memory(known)) == known
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", "{}", "5", "[[1]]", '[["x","u","j","Node",""]]', '[[1.0,"u","j","Later",""]]']
 )
 def test_broken_entries_are_ignored(text: str):
-    assert memory.decode_memory({"n1": text}).by_node.get("n1", ()) == ()
+    assert node_history.decode_memory({"n1": text}).by_node.get("n1", ()) == ()
