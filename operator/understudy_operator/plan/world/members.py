@@ -185,8 +185,9 @@ def _of_injected(observed: Observed, now: float) -> Iterator[PodIntent]:
     """Their controller creates a new pod for each one that the operator deletes, or lets the operator create it."""
     if observed.close is None:
         yield from plan_replacements(observed, now)
-        unusable = unusable_nodes(observed, now)
-        for pod in observed.pods if observed.snapshot is not None else ():
+        without_node = [] if observed.snapshot is None else [pod for pod in observed.pods if not pod.node]
+        unusable = unusable_nodes(observed, now) if without_node else []
+        for pod in without_node:
             if reason := _waits_in_vain(pod, unusable, observed):
                 yield _drop(pod, reason)
         yield from _remove_lost(observed, now)
@@ -292,16 +293,16 @@ def _make_way(observed: Observed, now: float) -> Iterator[DeletePod]:
             yield _drop(pod, "it waits for Kueue, which considers its pod group finished")
         elif pod.lacks_port_since and pod.alive and not pod.node and is_due(pod.lacks_port_since + PORT_S, now):
             yield _drop(pod, "no node with room for it has its ports free: the next pod has other ports")
-        elif nodes_known and (free := _waits_in_vain(pod, avoid, observed)):
-            yield _drop(pod, free)
+        elif nodes_known and not pod.node and (reason := _waits_in_vain(pod, avoid, observed)):
+            yield _drop(pod, reason)
 
 
 def _waits_in_vain(pod: Pod, avoid: Collection[str], observed: Observed) -> str:
-    """Why a pod that waits for a node is recreated: its affinity excludes a node that may be used again. "": it is not.
+    """Why a pod without a node is recreated: its affinity excludes a node that may be used again. "": it is not.
 
     avoid: the nodes that a new pod would avoid.
     """
-    if not pod.alive or pod.node or not pod.trouble:
+    if not pod.alive or not pod.trouble:
         return ""
     free = usable_again(pod, avoid, observed.nodes)
     return f"it waits for a node, and {join_names(free)} may be used again" if free else ""

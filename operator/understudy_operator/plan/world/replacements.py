@@ -23,7 +23,7 @@ from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.faults.avoidance import REQUIRED, unusable_nodes
 from understudy_operator.plan.intents import CreatePod
 from understudy_operator.plan.manifests.job_pods import job_pod
-from understudy_operator.plan.manifests.placement import exclude_nodes
+from understudy_operator.plan.manifests.node_affinity import exclude_nodes
 from understudy_protocol import pod as names
 
 
