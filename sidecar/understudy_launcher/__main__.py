@@ -13,7 +13,7 @@ from typing import Callable
 
 from understudy_launcher import environment, prctl
 from understudy_launcher.command_parser import calls_torchrun, python_program
-from understudy_launcher.logs import Logs
+from understudy_launcher.log_process import Logs
 from understudy_launcher.loop import LauncherSettings, Loop
 from understudy_launcher.phases import OnSigterm
 from understudy_protocol import pod

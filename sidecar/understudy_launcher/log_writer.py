@@ -1,4 +1,4 @@
-"""The process `logs`: reads the workers' pipes and writes whole lines with their prefix. See logs.py.
+"""The process `logs`: reads the workers' pipes and writes whole lines with their prefix. See log_process.py.
 
 Rules: it reads each pipe to its end. Once the launcher has ended, it reads only the bytes that are in the pipes then,
 because a process that keeps a pipe open may write forever. It blocks when the log blocks, and buffers only unfinished

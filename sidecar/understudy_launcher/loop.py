@@ -26,7 +26,7 @@ from understudy_launcher.container_command import ContainerCommand
 from understudy_launcher.device_check import DeviceCheck
 from understudy_launcher.fork_server import ForkServer
 from understudy_launcher.groups import LEFTOVERS
-from understudy_launcher.logs import Logs, Outputs
+from understudy_launcher.log_process import Logs, Outputs
 from understudy_launcher.phases import OnSigterm
 from understudy_launcher.ports import PortReservation
 from understudy_launcher.processes import ForkOrder, Workers, not_started

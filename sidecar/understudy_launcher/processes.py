@@ -5,9 +5,9 @@ A worker is a fresh process, or forked by the zygote (zygote.py).
 Rules: each worker leads its own session and process group, so that its children (DataLoader workers, a shell's
 children) can be killed with it. As pid 1 or subreaper the launcher reaps every child that ends, its own or inherited. A
 group's number is used only while the group is not empty, because afterwards the kernel may reuse it. stdin is
-inherited; stdout and stderr are pipes (logs.py), or inherited too. The zygote reaps its forks and reports them; after
-its end the launcher reaps them. Until that report the fork's pid may have been reused, so the launcher checks a pidfd
-first.
+inherited; stdout and stderr are pipes (log_process.py), or inherited too. The zygote reaps its forks and reports them;
+after its end the launcher reaps them. Until that report the fork's pid may have been reused, so the launcher checks a
+pidfd first.
 
 A process that has left its worker's group (setsid, a daemon) is found by descent: the orphans of a dead worker become
 the launcher's children. So all children that the launcher has not started are leftovers of workers, with all their
@@ -40,7 +40,7 @@ from understudy_launcher.events import (
 )
 from understudy_launcher.fork_server import ForkServer
 from understudy_launcher.groups import LEFTOVERS
-from understudy_launcher.logs import INHERITED, Outputs
+from understudy_launcher.log_process import INHERITED, Outputs
 from understudy_launcher.out_of_memory import OomKills
 from understudy_launcher.process_table import EXISTS, Handle, ProcessEntry
 from understudy_launcher.step_page import StepFiles

@@ -19,7 +19,7 @@ from typing import Any, Callable, Optional, Union
 from understudy_launcher import events as e
 from understudy_launcher import prctl
 from understudy_launcher.command_parser import PythonProgram, python_program
-from understudy_launcher.logs import INHERITED, Outputs
+from understudy_launcher.log_process import INHERITED, Outputs
 from understudy_launcher.process_table import Handle
 
 FORKS_WITHIN_S = 5.0

@@ -34,7 +34,7 @@ from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, Patch
 from understudy_operator.plan.leadership.coordination import plan_label, plan_leadership, plan_link
 from understudy_operator.plan.leadership.elections import is_coordinator_missing
 from understudy_operator.plan.status.goodput import plan_goodput
-from understudy_operator.plan.status.status import is_worth_writing
+from understudy_operator.plan.status.next_status import is_worth_writing
 from understudy_operator.plan.times.rfc3339 import micro_time
 from understudy_operator.plan.verdicts.findings import Finding
 from understudy_operator.plan.world.members import avoided_nodes, plan_members

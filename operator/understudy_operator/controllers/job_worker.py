@@ -55,7 +55,7 @@ from understudy_operator.plan.manifests.object_names import coordinator_service_
 from understudy_operator.plan.manifests.podspec import claim_name
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.status.events import failed_reconcile, recorded_events
-from understudy_operator.plan.status.status import is_news
+from understudy_operator.plan.status.next_status import is_news
 from understudy_operator.plan.world.retries import Retries, is_retry_due
 from understudy_operator.runtime.api import API_FAILURES
 from understudy_operator.runtime.clock import Clock, jittered

@@ -15,7 +15,7 @@ from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_protocol.enums import Fault, FaultClass
 from understudy_protocol.goodput import FIELDS, Part, ettr, parts_at
 
-#: The phases of plan/status/status.py. A job without a status is new.
+#: The phases of plan/status/next_status.py. A job without a status is new.
 PHASES = ("Pending", "Starting", "Running", "Recovering", "Restarting", "Suspended", "Succeeded", "Failed")
 #: Phases in which the job waits.
 WAITING = ("Pending", "Starting", "Recovering", "Restarting")

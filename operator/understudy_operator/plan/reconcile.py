@@ -29,13 +29,13 @@ from understudy_operator.plan.leadership.elections import is_coordinator_missing
 from understudy_operator.plan.pool.adopting import plan_adoptions, unadopted
 from understudy_operator.plan.pool.claiming import plan_claims
 from understudy_operator.plan.status.events import plan_events
-from understudy_operator.plan.status.recovery_history import plan_recovery_history
-from understudy_operator.plan.status.status import (
+from understudy_operator.plan.status.next_status import (
     PROGRESS_EVERY_S,
     attempt_ends_by_suspension,
     is_worth_writing,
     plan_status,
 )
+from understudy_operator.plan.status.recovery_history import plan_recovery_history
 from understudy_operator.plan.times.reconcile_clock import ReconcileClock
 from understudy_operator.plan.world.dry_runs import plan_dry_runs
 from understudy_operator.plan.world.members import plan_members

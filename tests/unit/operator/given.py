@@ -20,7 +20,7 @@ from understudy_operator.plan.facts.spec import JobSpec, ReplicatedJob, World
 from understudy_operator.plan.facts.status import JobStatus, read_job_status, written
 from understudy_operator.plan.leadership.coordination import Leadership
 from understudy_operator.plan.manifests.object_names import membership_secret_name, rollout_secret_name
-from understudy_operator.plan.status.status import plan_status
+from understudy_operator.plan.status.next_status import plan_status
 from understudy_operator.plan.verdicts.findings import Finding
 from understudy_protocol import pod as names
 from understudy_protocol.enums import CloseReason, Fault, FaultClass, RoundToken, Strategy, WorkersState

@@ -15,7 +15,7 @@ from tests.unit.launcher.fake_sidecar import alive, wait_for
 from tests.unit.zygote.conftest import Make
 from tests.unit.zygote.forking import fresh
 from understudy_launcher import events as e
-from understudy_launcher.logs import Outputs
+from understudy_launcher.log_process import Outputs
 from understudy_launcher.step_page import StepFiles
 from understudy_launcher.zygote import ForkRequest
 

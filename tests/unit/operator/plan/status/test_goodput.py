@@ -25,7 +25,7 @@ from tests.unit.operator.given import (
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.observed import Coordination, Observed
 from understudy_operator.plan.facts.status import Goodput, JobStatus, LostTime, ProgressStatus, RecoveryStatus
-from understudy_operator.plan.status.status import is_worth_writing, plan_status
+from understudy_operator.plan.status.next_status import is_worth_writing, plan_status
 from understudy_operator.plan.times.rfc3339 import micro_time, parse_time
 from understudy_protocol.enums import Fault, Strategy, WorkersState
 from understudy_protocol.goodput import Part

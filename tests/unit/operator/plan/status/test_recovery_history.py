@@ -35,6 +35,7 @@ from understudy_operator.plan.facts.recovery_objects import (
     recovery_manifest,
 )
 from understudy_operator.plan.intents import RecoveryHistory
+from understudy_operator.plan.status.next_status import plan_status
 from understudy_operator.plan.status.recovery_history import (
     CreateRecovery,
     DeleteRecovery,
@@ -44,7 +45,6 @@ from understudy_operator.plan.status.recovery_history import (
     plan_recovery_history,
     plan_recovery_writes,
 )
-from understudy_operator.plan.status.status import plan_status
 from understudy_operator.plan.times.rfc3339 import micro_time
 from understudy_protocol.enums import Fault, Strategy, Tier
 from understudy_protocol.observer import Consequence, Recovery

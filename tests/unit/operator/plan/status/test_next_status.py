@@ -34,7 +34,7 @@ from tests.unit.operator.given import (
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.status import JobStatus, ProgressStatus
 from understudy_operator.plan.leadership.coordination import Leadership
-from understudy_operator.plan.status.status import is_news, is_worth_writing
+from understudy_operator.plan.status.next_status import is_news, is_worth_writing
 from understudy_operator.plan.times.rfc3339 import micro_time
 from understudy_protocol import pod as names
 from understudy_protocol.enums import CloseReason, WorkersState
