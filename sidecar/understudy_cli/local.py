@@ -123,13 +123,15 @@ def run(
         typer.Option(
             "--step-timeout",
             metavar="SECONDS",
-            help="A worker that has made a step and then makes none for so long hangs. Default: 0, never.",
+            help="A worker hangs if it has made a step, and makes none for this time. 0: no worker hangs.",
         ),
     ] = 0,
     start_timeout: Annotated[
         int,
         typer.Option(
-            "--start-timeout", metavar="SECONDS", help="A round without a step for so long hangs. Default: 0, never."
+            "--start-timeout",
+            metavar="SECONDS",
+            help="A round hangs if it makes no step for this time. 0: no round hangs.",
         ),
     ] = 0,
     slow_rank_percent: Annotated[
@@ -137,7 +139,7 @@ def run(
         typer.Option(
             "--slow-rank-percent",
             metavar="PERCENT",
-            help="A rank is named as slow if it makes each step so long, 110 to 1000. 0: no rank is. Default: 150.",
+            help="Name a rank as slow if it makes each step this long, in percent (110 to 1000). 0: name no rank.",
         ),
     ] = 150,
     preload: Annotated[
