@@ -118,6 +118,26 @@ def test_if_the_rollouts_restart_alone_the_trainer_stays(make_job: MakeJob) -> N
         assert uids(job.pods("trainer")) == trainer
 
 
+def test_a_server_that_exits_with_success_is_started_again(make_job: MakeJob) -> None:
+    """Found by the soak: the example's server exits with 0 at SIGTERM, so its Job is complete."""
+    job = make_job("rl-exit", pause_s=6.0)
+    job.apply()
+    with clients(job):
+        job.wait_for_whole_updates(1)
+        servers = job.pods("rollout")
+        # when the pod of a server is deleted, as an eviction does
+        job.cluster.kubectl("-n", NAMESPACE, "delete", "pod", servers[1]["metadata"]["name"], "--wait=false")
+        # then there is another one, and updates of both succeed
+        wait_until("another server runs", lambda: len(uids(running(job)) - uids(servers)) == 1, 120, seen=job.text)
+        job.wait_for_whole_updates(1)
+    assert job.status()["phase"] == "Running"
+
+
+def running(job: RlJob) -> list[Raw]:
+    """The rollout servers that run."""
+    return [pod for pod in job.pods("rollout") if pod["status"].get("phase") == "Running"]
+
+
 @pytest.mark.nightly  # each make test: rollout/test_restarts.py, the same processes without Kubernetes
 def test_a_gateway_that_is_killed_comes_back_with_its_state(make_job: MakeJob) -> None:
     # given a job whose updates are far apart

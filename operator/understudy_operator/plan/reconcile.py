@@ -82,7 +82,7 @@ def reconcile(observed: Observed, sidecar_image: str, at: float) -> Plan:
             observed.job.status, status, now, has_coordinator=bool(observed.coordination.coordinator_uid)
         )
         else None,
-        jobs=() if suppress_changes else (*plan_children(observed, sidecar_image), *plan_target(observed)),
+        jobs=() if suppress_changes else (*plan_children(observed, sidecar_image, now), *plan_target(observed)),
         claims=() if suppress_changes else claims.claims,
         pods=()
         if suppress_changes

@@ -8,6 +8,8 @@ Rules:
   schedulingGates of its pods) from the current spec, and keeps the entries that others have added there. A Job that
   differs in any other field is recreated.
 - After the end of the job, the operator deletes Jobs that have not ended.
+- A server of `rollouts` whose Job is complete has exited with code 0, for example because its pod was evicted. No pod
+  would replace it, so the Job is recreated. If the success policy waits for this Job, its end is an end.
 - Only Kueue suspends and resumes a Job in its queue, and would resume one that the operator has suspended. So while the
   TrainingJob is suspended such a Job does not exist.
 """
@@ -30,13 +32,17 @@ from understudy_operator.plan.manifests.child_jobs import (
     read_written,
 )
 from understudy_operator.plan.manifests.metadata import job_name
+from understudy_operator.plan.times.reconcile_clock import is_due
 from understudy_protocol import pod as names
 
+#: A server that exits with 0 at each start is started this often. Meanwhile the job may end.
+EXITED_S = 10.0
+EXITED = "its server has exited with code 0, and the training still needs it"
 #: Annotations of a Job that a resumption updates.
 UPDATED_ANNOTATIONS = (names.ANNOTATION_SPEC_HASH, names.ANNOTATION_WRITTEN_FIELDS)
 
 
-def plan_children(observed: Observed, sidecar_image: str) -> tuple[JobIntent, ...]:
+def plan_children(observed: Observed, sidecar_image: str, now: float) -> tuple[JobIntent, ...]:
     job = observed.job
     if job.deleting or job.injected is not None or not (job.spec.children or observed.children):
         return ()
@@ -51,7 +57,17 @@ def plan_children(observed: Observed, sidecar_image: str) -> tuple[JobIntent, ..
             _suspend(child) for child in current if not (child.ended or child.deleting) and _must_suspend(child)
         ]
     changes += [_delete(child, MISSED_CHANGE) for child in outdated_jobs(observed)]
+    changes += [_delete(child, EXITED) for child in _exited_servers(observed, current, now)]
     return (*changes, *_create(observed, sidecar_image), *_resume(observed, current, sidecar_image))
+
+
+def _exited_servers(observed: Observed, current: Sequence[ChildJob], now: float) -> list[ChildJob]:
+    rollouts, targets = observed.job.spec.rollouts, observed.job.spec.success.targets
+    if rollouts is None or not targets or observed.close is not None:
+        return []
+    served = {name for name in rollouts.groups if name not in targets}
+    complete = [child for child in current if child.group in served and child.is_complete and not child.deleting]
+    return [child for child in complete if is_due(child.ended_at + EXITED_S, now)]
 
 
 def _deletion_reason(observed: Observed, child: ChildJob) -> str:

@@ -5,11 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.unit.operator.given import FAILED, NOW, a_group, a_job, a_recovery, a_snapshot, in_round, observed, status_of
+from tests.unit.operator.given import (
+    FAILED,
+    IMAGE,
+    NOW,
+    SUCCEEDED,
+    a_group,
+    a_job,
+    a_recovery,
+    a_snapshot,
+    in_round,
+    observed,
+    status_of,
+)
 from understudy_operator.plan.facts.cluster_objects import ChildJob
 from understudy_operator.plan.facts.observed import Observed
-from understudy_operator.plan.facts.spec import Action, FailurePolicy, FailureRule, RolloutsSpec
+from understudy_operator.plan.facts.spec import Action, FailurePolicy, FailureRule, RolloutsSpec, SuccessPolicy
+from understudy_operator.plan.intents import DeleteJob
 from understudy_operator.plan.jobset.rollouts import plan_rollout_restart
+from understudy_operator.plan.reconcile import reconcile
 from understudy_protocol import rollouts as wire
 from understudy_protocol.enums import Fault, OnFailedUpdate
 from understudy_protocol.observer import Cause
@@ -114,3 +128,39 @@ def test_a_job_whose_trainer_alone_restarts_for_a_failed_update_does_not_state_t
 def test_restarts_of_the_job_stay_counted_under_the_next_coordinator() -> None:
     status = status_of(given(None, status={"recoveriesByStrategy": {"jobRestart": 1}}, counts={"InPlace": 2}))
     assert status["recoveriesByStrategy"] == {"jobRestart": 1, "inPlace": 2}
+
+
+COMPLETE = replace(a_child(1, ready=0), active=0, succeeded=1, ended=True, is_complete=True, ended_at=NOW - 10)
+
+
+def recreated(facts: Observed) -> list[str]:
+    reason = "its server has exited with code 0, and the training still needs it"
+    jobs = reconcile(facts, IMAGE, NOW).jobs
+    return [x.name for x in jobs if isinstance(x, DeleteJob) and x.reason == reason]
+
+
+def with_exited_server(child: ChildJob = COMPLETE, targets: tuple[str, ...] = ("workers",), **changes: Any) -> Observed:
+    facts = given(wire.Rollouts(1, 0, 1, "step-6"), **changes)
+    spec = replace(facts.job.spec, success=SuccessPolicy(targets=targets))
+    return replace(facts, job=replace(facts.job, spec=spec), children=(a_child(0), child))
+
+
+def test_a_server_that_exits_with_success_is_started_again() -> None:
+    """Found by the soak: the pod of a server was deleted, the server exited with 0, and its Job was complete."""
+    assert recreated(with_exited_server()) == ["llm-rollout-1"]
+
+
+def test_a_server_that_exits_at_each_start_is_started_every_ten_seconds() -> None:
+    assert recreated(with_exited_server(replace(COMPLETE, ended_at=NOW - 9.9))) == []
+
+
+def test_a_server_is_not_started_again_if_its_end_is_success_or_the_training_has_ended() -> None:
+    # the success policy waits for the servers too
+    assert recreated(with_exited_server(targets=())) == []
+    assert recreated(with_exited_server(targets=("workers", "rollout"))) == []
+    # its Job is being deleted already
+    assert recreated(with_exited_server(replace(COMPLETE, deleting=True))) == []
+    # a Job that is no server
+    assert recreated(with_exited_server(replace(COMPLETE, group="logs"))) == []
+    # the training has ended
+    assert recreated(with_exited_server(closed=SUCCEEDED)) == []
