@@ -37,11 +37,11 @@ class Observation:
         self._not_before = 0.0
         self._sent_at = 0.0  # the last message
         self._took_s = 0.0  # the CPU time that it took
-        self._sent_version = -1
+        self._sent_version: tuple[Term, int] | None = None  # of the newest snapshot
         self._sent_progress: StepProgress | None = None
         self._sent_refusal: Refused | None = None
         self._sent_end = False
-        self._sent_voters_of: Term | None = None  # the newest term of which a snapshot with voters was sent
+        self._sent_voters_of: Term | None = None  # the newest term whose voters a snapshot has named
 
     def __len__(self) -> int:
         return len(self._links)
@@ -89,7 +89,7 @@ class Observation:
         return coordinator is not None and coordinator.state.ending.close is not None
 
     def _has_new_voters(self) -> bool:
-        """Whether no snapshot with voters of this term was sent."""
+        """Whether no snapshot has named voters of this term."""
         coordinator = self._coordinator()
         return coordinator is not None and coordinator.has_voters and coordinator.term != self._sent_voters_of
 
@@ -98,20 +98,21 @@ class Observation:
         if coordinator is None:
             return self._refusal() != self._sent_refusal
         state = coordinator.state
-        return state.version != self._sent_version or state.progress != self._sent_progress
+        return (state.term, state.version) != self._sent_version or state.progress != self._sent_progress
 
     def _message(self) -> object:
         coordinator = self._coordinator()
         if coordinator is None:
-            self._sent_version = -1
+            self._sent_version = None
             self._sent_refusal = self._refusal()
             return self._sent_refusal
         state = coordinator.state
         self._sent_refusal = None
         self._sent_progress = state.progress
-        if state.version == self._sent_version and state.progress is not None and not self._has_new_voters():
+        version = state.term, state.version
+        if version == self._sent_version and state.progress is not None:
             return Stepping(state.progress)
-        self._sent_version = state.version
+        self._sent_version = version
         if coordinator.has_voters:
             self._sent_voters_of = coordinator.term
         return coordinator.snapshot()

@@ -9,7 +9,7 @@ Rules:
   differs in any other field is recreated.
 - After the end of the job, the operator deletes Jobs that have not ended.
 - A server of `rollouts` whose Job is complete has exited with code 0, for example because its pod was evicted. No pod
-  would replace it, so the Job is recreated. If the success policy waits for this Job, its end is an end.
+  would replace it, so the operator recreates the Job, unless the success policy waits for it.
 - Only Kueue suspends and resumes a Job in its queue, and would resume one that the operator has suspended. So while the
   TrainingJob is suspended such a Job does not exist.
 """

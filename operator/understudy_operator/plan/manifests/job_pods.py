@@ -1,19 +1,19 @@
 """The pod that the Job controller would create for an index of an Indexed Job. Pure.
 
 Source: manageJob in pkg/controller/job/job_controller.go of Kubernetes 1.36. The controller counts a pod by its owner,
-its index and the finalizer, whoever has created it.
+its index and the finalizer, and does not know which program has created the pod.
 """
 
 import copy
-import hashlib
 from typing import Any
 
 from understudy_operator.plan.facts import keys
 from understudy_operator.plan.facts.cluster_objects import ChildJob
+from understudy_operator.plan.manifests.object_names import name_suffix
 
 FINALIZER = "batch.kubernetes.io/job-tracking"
 VARIABLE = "JOB_COMPLETION_INDEX"
-#: Kubernetes cuts the prefix of a generated name there, and appends five characters.
+#: Kubernetes cuts the prefix of a generated name to this length.
 LONGEST_PREFIX = 58
 
 
@@ -53,5 +53,4 @@ def _add_index(container: dict[str, Any]) -> None:
 
 def _name(job: str, index: int, serial: str) -> str:
     ending = f"-{index}-"
-    suffix = hashlib.sha256(f"{job}/{index}/{serial}".encode()).hexdigest()[:5]
-    return f"{job[: LONGEST_PREFIX - len(ending)]}{ending}{suffix}"
+    return f"{job[: LONGEST_PREFIX - len(ending)]}{ending}{name_suffix(f'{job}/{index}/{serial}')}"

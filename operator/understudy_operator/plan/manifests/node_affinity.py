@@ -3,16 +3,19 @@
 Rules: the template's affinity stays. Its terms are ORed, so each of them gets the additional requirements.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
+
+from understudy_protocol import pod as names
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-def exclude_nodes(spec: dict[str, Any], nodes: Iterable[str]) -> None:
-    """Keep the pod off these nodes, even if no other is free."""
+def exclude_nodes(spec: dict[str, Any], nodes: Collection[str], annotations: dict[str, str]) -> None:
+    """Keep the pod off these nodes, even if no other is free. An annotation of the pod lists them."""
     _require(spec, _none_of(nodes))
+    annotations[names.ANNOTATION_AVOIDED_NODES] = ",".join(sorted(nodes))
 
 
 def prefer_other_nodes(spec: dict[str, Any], nodes: Iterable[str]) -> None:

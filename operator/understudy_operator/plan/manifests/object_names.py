@@ -47,6 +47,11 @@ def shortened(name: str, longest: int) -> str:
     return f"{name[: longest - _HASH - 1].rstrip('.-')}-{digest}"
 
 
+def name_suffix(text: str) -> str:
+    """Five characters, as in the names that Kubernetes generates."""
+    return hashlib.sha256(text.encode()).hexdigest()[:5]
+
+
 def service_name(group: str) -> str:
     """A Service's name has no dots."""
     suffix = "-understudy"

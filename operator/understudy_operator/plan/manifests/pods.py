@@ -6,7 +6,6 @@ that is torchrun, it is its own launcher, and an entry script connects it to the
 """
 
 import copy
-import hashlib
 import json
 import posixpath
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,7 @@ from understudy_operator.plan.facts.trainer import AUTO, TORCHRUN
 from understudy_operator.plan.manifests import metadata, podspec
 from understudy_operator.plan.manifests.gateways import add_to_worker
 from understudy_operator.plan.manifests.node_affinity import exclude_nodes, prefer_other_nodes
-from understudy_operator.plan.manifests.object_names import membership_secret_name
+from understudy_operator.plan.manifests.object_names import membership_secret_name, name_suffix
 from understudy_operator.plan.manifests.shape import job_shape
 from understudy_protocol import pod as names
 from understudy_protocol.logs import ENV_FORMAT, TEXT
@@ -84,8 +83,7 @@ def pod_manifest(
     spec["initContainers"] = [sidecar, *spec.get("initContainers", [])]
     pod_metadata = _metadata(job, group, template.get("metadata", {}), index, serial)
     if avoid_nodes:
-        exclude_nodes(spec, avoid_nodes)
-        pod_metadata["annotations"][names.ANNOTATION_AVOIDED_NODES] = ",".join(sorted(avoid_nodes))
+        exclude_nodes(spec, avoid_nodes, pod_metadata["annotations"])
     if avoid_if_possible:
         prefer_other_nodes(spec, avoid_if_possible)
         pod_metadata["annotations"][names.ANNOTATION_LEAST_PREFERRED_NODES] = ",".join(sorted(avoid_if_possible))
@@ -136,13 +134,8 @@ def remove_private_mounts(spec: dict[str, Any]) -> None:
 
 def _hostname(job: Job, group: ReplicatedJob, place: PodPosition | None, serial: str) -> str:
     if place is None:
-        return f"{job.name}-{group.name}-spare-{_suffix(job, serial)}"
+        return f"{job.name}-{group.name}-spare-{name_suffix(f'{job.uid}/{serial}')}"
     return f"{job.name}-{place.group.name}-{place.job_index}-{place.pod_index}"
-
-
-def _suffix(job: Job, serial: str) -> str:
-    """Five characters, as in the names that Kubernetes generates."""
-    return hashlib.sha256(f"{job.uid}/{serial}".encode()).hexdigest()[:5]
 
 
 def _metadata(
@@ -171,7 +164,7 @@ def _metadata(
         annotations[keys.COMPLETION_INDEX] = str(place.pod_index)
         annotations[names.ANNOTATION_GROUP_RANK] = str(index)
     return {
-        "name": hostname if index is None else f"{hostname}-{_suffix(job, serial)}",
+        "name": hostname if index is None else f"{hostname}-{name_suffix(f'{job.uid}/{serial}')}",
         "namespace": job.namespace,
         "labels": labels,
         "annotations": annotations,

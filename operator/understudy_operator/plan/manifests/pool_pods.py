@@ -10,6 +10,7 @@ from typing import Any
 from understudy_operator.plan.facts.ownership import POOL_KIND, reference
 from understudy_operator.plan.facts.pool_facts import Pool
 from understudy_operator.plan.manifests.node_affinity import exclude_nodes, prefer_other_nodes
+from understudy_operator.plan.manifests.object_names import name_suffix
 from understudy_operator.plan.manifests.warm_spare_pods import warm_spec
 from understudy_protocol import pod as names
 
@@ -43,13 +44,11 @@ def pool_spare_manifest(
     annotations = dict(given.get("annotations", {}))
     annotations.pop(names.ANNOTATION_DRAIN, None)
     if avoid_nodes:
-        exclude_nodes(spec, avoid_nodes)
-        annotations[names.ANNOTATION_AVOIDED_NODES] = ",".join(sorted(avoid_nodes))
+        exclude_nodes(spec, avoid_nodes, annotations)
     if avoid_if_possible:
         prefer_other_nodes(spec, avoid_if_possible)
-    suffix = hashlib.sha256(f"{pool.uid}/{serial}".encode()).hexdigest()[:5]
     metadata = {
-        "name": f"{pool.name}-{suffix}",
+        "name": f"{pool.name}-{name_suffix(f'{pool.uid}/{serial}')}",
         "namespace": pool.namespace,
         "labels": {**given.get("labels", {}), **pool_labels(pool), names.LABEL_TEMPLATE_HASH: pool_fingerprint(pool)},
         "annotations": annotations,

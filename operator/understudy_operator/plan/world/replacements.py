@@ -52,8 +52,7 @@ def _build(job: ChildJob, index: int, serial: str, in_a_row: int, avoid: Sequenc
     if in_a_row:
         annotations[names.ANNOTATION_FAILED_STARTS] = str(in_a_row)
     if avoid:
-        exclude_nodes(manifest["spec"], avoid)
-        annotations[names.ANNOTATION_AVOIDED_NODES] = ",".join(avoid)
+        exclude_nodes(manifest["spec"], avoid, annotations)
     return manifest
 
 

@@ -144,6 +144,22 @@ def test_an_observer_that_asks_without_end_gets_few_snapshots() -> None:
     assert driven.sent() == []
 
 
+def test_observers_receive_the_state_of_each_coordinator_that_this_sidecar_becomes() -> None:
+    # given an observer of a coordinator
+    driven = Driven().appoint(1)
+    driven.do(ObserverUp(OPERATOR))
+    assert [type(message) for message in driven.sent()] == [Snapshot]
+    # when it steps down and is appointed again before the next message is due
+    driven.do(FromObserver(7, Superseded(Term(1, 2), "another", "10.0.0.2")))
+    driven.appoint(2)
+    driven.now += 1.0
+    driven.do(e.Tick())
+    # then the observer receives the state of the new coordinator
+    (reported,) = driven.sent()
+    assert isinstance(reported, Snapshot)
+    assert reported.token.epoch == 2
+
+
 def test_a_snapshot_that_takes_long_makes_the_next_one_wait_in_proportion() -> None:
     driven = Driven().appoint(1)
     driven.do(ObserverUp(OPERATOR))
