@@ -54,9 +54,10 @@ async def copied(owner: CopyingPod, keeper: CopyingPod, step: int, content: byte
     return saved
 
 
-async def until_kept(keeper: CopyingPod, owner: CopyingPod, step: int) -> None:
+async def until_kept(keeper: CopyingPod, owner: CopyingPod, step: int, token: RoundToken = R0) -> None:
+    """The owner counts a copy when it is sent; the keeper stores it later, and reports it only when it is asked."""
     async with asyncio.timeout(60):
-        while step not in await keeper.kept_steps(owners=(owner.owner,)):  # noqa: ASYNC110 (the holder tells nobody)
+        while step not in await keeper.kept_steps(token, (owner.owner,)):  # noqa: ASYNC110 (it sends no event)
             await asyncio.sleep(0.01)
 
 
@@ -117,8 +118,9 @@ async def test_a_snapshot_that_was_saved_before_its_round_is_not_copied() -> Non
         await keeper.plan(token=R1, owners=(owner.owner,))
         await owner.plan(token=R1, holders=(keeper.holder,))
         owner.save(8, state(5000), R1)
-        await until(lambda: owner.link.counts.copied == 1, "a copy")
+        await until_kept(keeper, owner, 8, R1)
         assert await keeper.kept_steps(R1) == [8]
+        await until(lambda: owner.link.counts.copied == 1, "the count of one copy")
 
 
 async def test_snapshots_that_are_saved_while_another_one_is_sent_are_skipped_and_counted() -> None:
