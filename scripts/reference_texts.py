@@ -106,6 +106,7 @@ EVENTS = {
     "RestartJobSetAndIgnoreMaxRestartsFailurePolicyAction": "The same. The restart does not count.",
     "RestartJobFailurePolicyAction": "`failurePolicy` restarts one Job.",
     "RestartJobAndIgnoreMaxRestartsFailurePolicyAction": "The same. The restart does not count.",
+    "ServerRestarted": "A rollout server has exited with code 0 before the training ended. Its Job is created again.",
     "RolloutsRestarted": "The rollout servers restart after a failed weight update.",
     "Rejected": "Condition Invalid or Blocked is True. The event has its message.",
     "DrillRejected": "A drill breaks nothing. The message has the reason and the fix.",

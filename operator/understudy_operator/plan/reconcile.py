@@ -18,7 +18,7 @@ from understudy_operator.plan.intents import (
     ReleasePod,
     Unfollow,
 )
-from understudy_operator.plan.jobset.children import plan_children
+from understudy_operator.plan.jobset.children import exited_server_events, plan_children
 from understudy_operator.plan.jobset.deadline import overdue, remaining_s
 from understudy_operator.plan.jobset.missed_changes import unrecorded_suspension
 from understudy_operator.plan.jobset.outcome import Restart, outcome
@@ -96,7 +96,10 @@ def reconcile(observed: Observed, sidecar_image: str, at: float) -> Plan:
             )
         ),
         link=farewell or _link(observed, leadership, status, now),
-        events=plan_events(observed, leadership, status),
+        events=(
+            *plan_events(observed, leadership, status),
+            *(() if suppress_changes else exited_server_events(observed, now)),
+        ),
         recoveries=plan_recovery_history(observed, status, now),
         remove=_expired(observed, now),
     )

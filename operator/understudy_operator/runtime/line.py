@@ -340,7 +340,7 @@ async def dialed(address: str, share: Share) -> AsyncIterator[Line]:
             await line.upgrade(ip, port)
             yield line
         except EOFError as error:
-            raise ProtocolError("it closed the connection before it answered") from error
+            raise ConnectionError("it closed the connection before it answered") from error
         finally:
             line.leave_room()
             with suppress(OSError):

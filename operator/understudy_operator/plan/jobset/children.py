@@ -20,7 +20,7 @@ from typing import Any
 from understudy_operator.plan.facts.cluster_objects import ChildJob
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.spec import ReplicatedJob, RestartStrategy
-from understudy_operator.plan.intents import CreateJob, DeleteJob, JobIntent, PatchJob
+from understudy_operator.plan.intents import CreateJob, DeleteJob, Event, JobIntent, PatchJob
 from understudy_operator.plan.jobset.missed_changes import MISSED_CHANGE, outdated_jobs
 from understudy_operator.plan.jobset.startup import startup
 from understudy_operator.plan.jobset.views import group_counts, is_current, is_of_previous_attempt
@@ -57,17 +57,24 @@ def plan_children(observed: Observed, sidecar_image: str, now: float) -> tuple[J
             _suspend(child) for child in current if not (child.ended or child.deleting) and _must_suspend(child)
         ]
     changes += [_delete(child, MISSED_CHANGE) for child in outdated_jobs(observed)]
-    changes += [_delete(child, EXITED) for child in _exited_servers(observed, current, now)]
+    changes += [_delete(child, EXITED) for child in _exited_servers(observed, now)]
     return (*changes, *_create(observed, sidecar_image), *_resume(observed, current, sidecar_image))
 
 
-def _exited_servers(observed: Observed, current: Sequence[ChildJob], now: float) -> list[ChildJob]:
+def exited_server_events(observed: Observed, now: float) -> Iterator[Event]:
+    """One for each server that the operator starts again."""
+    for child in _exited_servers(observed, now):
+        message = f"Job {child.name} is created again: {EXITED}"
+        yield Event("Warning", "ServerRestarted", message, key=f"exit of {child.uid}")
+
+
+def _exited_servers(observed: Observed, now: float) -> list[ChildJob]:
     rollouts, targets = observed.job.spec.rollouts, observed.job.spec.success.targets
-    if rollouts is None or not targets or observed.close is not None:
+    if rollouts is None or not targets or observed.close is not None or observed.job.terminal:
         return []
-    served = {name for name in rollouts.groups if name not in targets}
-    complete = [child for child in current if child.group in served and child.is_complete and not child.deleting]
-    return [child for child in complete if is_due(child.ended_at + EXITED_S, now)]
+    servers = {name for name in rollouts.groups if name not in targets}
+    complete = [x for x in observed.children if x.group in servers and x.is_complete and not x.deleting]
+    return [child for child in complete if is_current(observed, child) and is_due(child.ended_at + EXITED_S, now)]
 
 
 def _deletion_reason(observed: Observed, child: ChildJob) -> str:

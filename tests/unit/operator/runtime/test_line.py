@@ -91,6 +91,9 @@ class Peer:
         duplicate.settimeout(LIMIT_S)  # not setblocking(True), which would make the original block, too
         return duplicate
 
+    def end(self) -> None:
+        self._writer.close()
+
     async def send(self, data: bytes) -> None:
         self._writer.write(data)
         await self._writer.drain()
@@ -242,6 +245,16 @@ async def test_a_peer_has_three_seconds_for_everything_before_the_proof():
     began = asyncio.get_running_loop().time()
     assert await failure_of(slow_answer) == "TimeoutError: "
     assert asyncio.get_running_loop().time() - began == pytest.approx(3.0, abs=0.5)
+
+
+async def test_a_peer_that_ends_before_its_proof_breaks_no_rule_of_the_protocol():
+    """Pods of a job end at any moment, for example after the training has succeeded."""
+
+    async def closes(peer: Peer) -> None:
+        await peer.accept()
+        peer.end()
+
+    assert await failure_of(closes) == "ConnectionError: it closed the connection before it answered"
 
 
 # The address ----------------------------------------------------------------------------------------------------------

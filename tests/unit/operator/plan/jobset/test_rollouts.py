@@ -134,9 +134,12 @@ COMPLETE = replace(a_child(1, ready=0), active=0, succeeded=1, ended=True, is_co
 
 
 def recreated(facts: Observed) -> list[str]:
+    """The Jobs that are deleted for this reason. Each has an event."""
     reason = "its server has exited with code 0, and the training still needs it"
-    jobs = reconcile(facts, IMAGE, NOW).jobs
-    return [x.name for x in jobs if isinstance(x, DeleteJob) and x.reason == reason]
+    plan = reconcile(facts, IMAGE, NOW)
+    deleted = [x.name for x in plan.jobs if isinstance(x, DeleteJob) and x.reason == reason]
+    assert [x.reason for x in plan.events].count("ServerRestarted") == len(deleted)
+    return deleted
 
 
 def with_exited_server(child: ChildJob = COMPLETE, targets: tuple[str, ...] = ("workers",), **changes: Any) -> Observed:
@@ -148,6 +151,13 @@ def with_exited_server(child: ChildJob = COMPLETE, targets: tuple[str, ...] = ("
 def test_a_server_that_exits_with_success_is_started_again() -> None:
     """Found by the soak: the pod of a server was deleted, the server exited with 0, and its Job was complete."""
     assert recreated(with_exited_server()) == ["llm-rollout-1"]
+    (event,) = [x for x in reconcile(with_exited_server(), IMAGE, NOW).events if x.reason == "ServerRestarted"]
+    assert event.type == "Warning"
+    assert event.message == (
+        "Job llm-rollout-1 is created again: its server has exited with code 0, and the training still needs it"
+    )
+    # and the event of one exit has one name, whoever writes it
+    assert event.key == f"exit of {COMPLETE.uid}"
 
 
 def test_a_server_that_exits_at_each_start_is_started_every_ten_seconds() -> None:
