@@ -10,7 +10,7 @@ from tests.cluster.commands import run
 from tests.e2e.acts import worker_pids
 from tests.e2e.test_pool import kill_leader
 from tests.soak.draw import Draw, Kind, Pod
-from tests.soak.jobs import SoakRl, SoakTraining, clock_library, host_name, shift_clock
+from tests.soak.jobs import SoakRl, SoakTraining, clock_library, fill, host_name, shift_clock
 
 #: A slow and lossy network: both directions lose packets, and the node sends slowly.
 LOSS, RATE, DELAY = 0.02, "20mbit", "40ms"
@@ -114,10 +114,7 @@ def _kill(pids: list[int], pod: Pod) -> None:
 def _full(training: SoakTraining) -> Iterator[None]:
     file = training.folder / "filling"
     try:
-        with file.open("wb") as filling, suppress(OSError):  # it ends with: no space left on device
-            while True:
-                filling.write(b"0" * 65536)
-                filling.flush()
+        fill(file)
         yield
     finally:
         file.unlink(missing_ok=True)

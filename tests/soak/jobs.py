@@ -10,6 +10,7 @@ import shutil
 import struct
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -177,6 +178,14 @@ def pods_of(name: str, job: SoakTraining | SoakRl) -> Iterator[Pod]:
 def host_name(pids: dict[str, int]) -> str:
     """Of a pod, by its containers' processes."""
     return Path(f"/proc/{pids['trainer']}/root/etc/hostname").read_text().strip()
+
+
+def fill(file: Path) -> None:
+    """Until there is no space left on its device."""
+    # Without a buffer: its rest would be written again when the file is closed, which raises the error once more.
+    with file.open("wb", buffering=0) as filling, suppress(OSError):
+        while True:
+            filling.write(b"0" * 65536)
 
 
 def shift_clock(training: SoakTraining, host: str, seconds: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -88,3 +89,15 @@ def test_a_worker_reports_its_start_and_runs_the_example_as_its_script(tmp_path:
     lines = [json.loads(line) for line in (shared / "starts.jsonl").read_text().splitlines()[:2]]
     training = SoakTraining(cast(Cluster, None), shared, "soak", "launcher")
     assert training.starts() == [Start("1.2.3", rank, lines[rank]["host"], lines[rank]["pid"]) for rank in (0, 1)]
+
+
+def test_a_device_without_space_ends_the_filling(tmp_path: Path) -> None:
+    """Closing the file wrote the rest of its buffer again, and the error stopped a soak after 22 faults."""
+    # given files that may have 130,000 bytes: the second write lacks 1,072 bytes, which a buffer would keep
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (130_000, before[1]))
+    try:
+        jobs.fill(tmp_path / "filling")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (tmp_path / "filling").stat().st_size == 130_000
