@@ -89,7 +89,7 @@ from understudy_launcher.warm import OF_THE_ZYGOTE, ForkServerState, ForkServerW
 from understudy_launcher.warmup import WARMUP, Warmup
 from understudy_protocol import launcher as m
 from understudy_protocol.enums import NO_ROUND, Drill, Verdict, WorkersState
-from understudy_protocol.snapshots import SavedSteps
+from understudy_protocol.snapshots import MadeStep, SavedSteps
 
 #: The launcher waits this long for its killed workers, and then exits anyway: they end with pid 1.
 LEAVE_WITHIN_S = 1.0
@@ -147,9 +147,10 @@ class Supervisor:
         self._stepped = NO_ROUND  # the newest round in which a worker made a step
         self._snapshots = snapshots  # there is memory for them
         #: In the newest round whose workers have reported a step. None: also if that round has counted its steps.
-        self._newest_step: Optional[int] = None
+        self._newest_made: Optional[MadeStep] = None
         self._fetched_since = NO_ROUND  # the oldest round since the last round with a choice
-        self._newest_read: Optional[e.StepsRead] = None  # of the running round: the highest step
+        self._newest_read: Optional[e.StepsRead] = None  # of the workers of _spawned: the highest step
+        self._spawned = NO_ROUND  # the newest round whose workers were started
         self._is_taken_over: Optional[m.TakeOver] = None  # the order of the job that has claimed this spare
         self._close: Optional[m.ExitLauncher] = None  # in CLOSING
         self._leave_by: Optional[float] = None
@@ -482,8 +483,10 @@ class Supervisor:
         self._round.hangs = HangWatch(start, self._round.steps, self._step_timeout_s, now)
         self._out.extend([e.ReleasePort()] if hosts_store else [])
         if self._newest_read is not None:
-            self._newest_step = None if self._newest_read.is_counted else self._newest_read.step
+            read = self._newest_read
+            self._newest_made = None if read.is_counted else MadeStep(self._spawned, read.step)
             self._newest_read = None
+        self._spawned = start.token
         self._out.extend([e.ReadSnapshots(start)] if self._snapshots else [])
         records = self._learning.spawned(self._warm.forks, now)
         self._out.append(
@@ -491,14 +494,15 @@ class Supervisor:
         )
         self._log(f"workers started ranks={start.rank_offset}-{start.rank_offset + self._nproc - 1}/{start.world_size}")
         if not self._snapshots:
-            self._report(m.WorkersStarted(start.token))
+            self._round.saved = None if self._newest_made is None else SavedSteps((), self._newest_made)
+            self._report(m.WorkersStarted(start.token, self._round.saved))
         self._out.extend([e.ReservePort()] if hosts_store else [])
         if start.rank_offset == 0 and start.agent_store and start.master_port == self._warm.store_port:
             self._renew_store()
 
     def _on_snapshots_read(self, read: e.SnapshotsRead, now: float) -> None:
         if read.token == self._round.token:
-            self._round.saved = SavedSteps(read.whole, self._newest_step)
+            self._round.saved = SavedSteps(read.whole, self._newest_made)
             self._fetched_since = self._fetched_since if self._fetched_since != NO_ROUND else read.token
             self._report(m.WorkersStarted(read.token, self._round.saved, self._fetched_since))
 

@@ -50,9 +50,9 @@ class NextPort:
 class WorkersStarted:
     """All workers of the round have been started, and no process of an older round is left.
 
-    saved: None if the launcher has no memory for snapshots. fetched_since: the oldest round that has started here since
-    the last round with a choice; NO_ROUND: there is none. Snapshots that were fetched for this round or a later one
-    count, too.
+    saved: None if the launcher has no memory for snapshots, and no worker has made a step. fetched_since: the oldest
+    round that has started here since the last round with a choice; NO_ROUND: there is none. Snapshots that were fetched
+    for this round or a later one count, too.
     """
 
     token: RoundToken

@@ -232,7 +232,7 @@ class Started:
     """All workers of the member have been started."""
 
     token: RoundToken
-    saved: Optional[SavedSteps] = None  # None: the member has no memory for snapshots
+    saved: Optional[SavedSteps] = None  # None: it has no memory for snapshots, and made no step
     kept: tuple[KeptSteps, ...] = ()  # the copies of other pods' snapshots that it keeps
 
 

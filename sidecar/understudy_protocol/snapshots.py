@@ -20,6 +20,14 @@ class SavedStep:
     step: int
 
 
+@dataclass(frozen=True, order=True)
+class MadeStep:
+    """A step that the training has made. The order is that of the training."""
+
+    token: RoundToken  # of the round that made it
+    step: int
+
+
 @dataclass(frozen=True)
 class RestoreChoice:
     """The coordinator's decision for a round."""
@@ -36,7 +44,8 @@ class SavedSteps:
     """
 
     whole: tuple[SavedStep, ...]  # the steps for which each rank of the pod has the part of its rank in this round
-    newest_step: Optional[int] = None  # that workers of the pod have reported before this round; None: none
+    #: That workers of the pod have reported before this round; None: none, or its number is counted.
+    newest_made: Optional[MadeStep] = None
     choice: Optional[RestoreChoice] = None  # None: the launcher has not received it yet
 
 

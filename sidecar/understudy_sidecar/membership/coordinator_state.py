@@ -12,7 +12,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, Fault, RoundToken, Term
 from understudy_protocol.observer import Appoint, StepProgress
 from understudy_protocol.pod import JobShape
-from understudy_protocol.snapshots import CopyPlan, RestoreChoice, SavedStep
+from understudy_protocol.snapshots import CopyPlan, MadeStep, RestoreChoice, SavedStep
 from understudy_sidecar.membership.backoff import Backoff
 from understudy_sidecar.membership.events import Broadcast, CoordinatorEffect, Hangup, Log, Send, StepDown
 from understudy_sidecar.membership.fault_history import FaultHistory
@@ -94,7 +94,7 @@ class Restores:
     holders: set[str] = field(default_factory=set)  # uids of waiting members whose copies are not known
     holders_until: float | None = None  # the choice waits for those; None: actives are missing, or the choice is made
     found: dict[tuple[int, ...], FoundSnapshot] = field(default_factory=dict)  # by the numbers of its SavedStep
-    newest_step: int | None = None  # that workers reported before this round
+    newest_made: MadeStep | None = None  # that members reported of the rounds before; None: not known
     target: SavedStep | None = None  # will be chosen once all members have it
     fetching: dict[str, int] = field(default_factory=dict)  # group ranks by uid, of members that do not have it yet
     errors: list[str] = field(default_factory=list)  # of copies that could not be fetched

@@ -150,9 +150,6 @@ class RecoveryLog:
         """This round restores the training from this tier."""
         self._revise_round(round_number, tier=tier, tier_reason=reason, lost_steps=lost_steps)
 
-    def set_lost_steps(self, round_number: int, lost_steps: int) -> None:
-        self._revise_round(round_number, lost_steps=lost_steps)
-
     def _revise_round(self, round_number: int, **changes: Any) -> None:
         def revised(entry: Recovery) -> Recovery:
             return replace(entry, **changes) if entry.round == round_number else entry
@@ -174,7 +171,7 @@ class RecoveryLog:
     def on_first_step(self, round_number: int, lost_steps: int) -> None:
         """This round has made its first step, and repeats a number of steps that were made before the fault.
 
-        A job with snapshots knows the exact number already: the newest step here is that of the newest message.
+        If the round has restored a snapshot, the number is known already.
         """
 
         def counted(entry: Recovery) -> Recovery:

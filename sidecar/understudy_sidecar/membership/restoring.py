@@ -45,7 +45,7 @@ def begin(state: CoordinatorState, active: Iterable[MemberRecord]) -> None:
     has_snapshots = state.shape.snapshots
     restores.unreported = {x.uid for x in active} if has_snapshots else set()
     restores.holders = {x.uid for x in copies.holders_without_ranks(state)} if has_snapshots else set()
-    restores.found, restores.newest_step = {}, None
+    restores.found, restores.newest_made = {}, None
     restores.target, restores.fetching, restores.errors, restores.is_decided = None, {}, [], False
     restores.choice, restores.holders_until = None, None
 
@@ -79,6 +79,8 @@ def on_report(
     the member sends another Started once it knows its copies.
     """
     restores = state.restores
+    if saved is not None and saved.newest_made is not None:
+        restores.newest_made = max(saved.newest_made, restores.newest_made or saved.newest_made)
     if not state.shape.snapshots or (saved is None and not started):
         return
     report = saved or SavedSteps(())
@@ -93,8 +95,6 @@ def on_report(
     for saved_step in report.whole[-MAX_REPORTED:]:
         _found(state, saved_step).own.add(member.group_rank)
     _add_copies(state, member, kept or ())
-    if report.newest_step is not None:
-        restores.newest_step = max(report.newest_step, restores.newest_step or 0)
     _on_reported(state)
 
 
@@ -142,13 +142,6 @@ def on_time(state: CoordinatorState, now: float) -> None:
 
 def deadline(state: CoordinatorState) -> float | None:
     return state.restores.holders_until if state.round.phase is RoundPhase.RUNNING else None
-
-
-def on_first_step(state: CoordinatorState, step: int) -> None:
-    """The round has made its first step: if it has restored no snapshot, this shows which steps were lost."""
-    restores = state.restores
-    if restores.choice is not None and restores.choice.saved is None and restores.newest_step is not None:
-        state.recovery_log.set_lost_steps(state.round.token.round, max(0, restores.newest_step - step + 1))
 
 
 def _add_copies(state: CoordinatorState, member: MemberRecord, kept: tuple[KeptSteps, ...]) -> None:
@@ -252,11 +245,11 @@ def _is_of_the_training(state: CoordinatorState, saved: SavedStep) -> bool:
 
 def _record(state: CoordinatorState) -> None:
     """Add the choice to the recoveries that this round ends."""
-    choice, newest_step, lost_steps = state.restores.choice, state.restores.newest_step, None
+    choice, newest, lost_steps = state.restores.choice, state.restores.newest_made, None
     if choice is None:
         return
-    if choice.saved is not None and newest_step is not None:
-        lost_steps = max(0, newest_step - choice.saved.step)
+    if choice.saved is not None and newest is not None:
+        lost_steps = max(0, newest.step - choice.saved.step)
     tier = Tier.PEER if choice.from_copies else Tier.MEMORY
     tier = Tier.STORAGE if choice.saved is None else tier
     state.recovery_log.on_restore(state.round.token.round, tier, choice.reason, lost_steps)

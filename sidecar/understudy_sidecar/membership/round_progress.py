@@ -8,9 +8,9 @@ never reported a step, the start of all workers ends them. All work per message 
 from collections.abc import Sequence
 
 from understudy_protocol import membership as m
-from understudy_protocol.enums import NO_ROUND, CloseReason, WorkersState
+from understudy_protocol.enums import NO_ROUND, CloseReason, RoundToken, WorkersState
 from understudy_protocol.observer import Recovery, SlowRank, StepProgress
-from understudy_sidecar.membership import ending, restoring
+from understudy_sidecar.membership import ending
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.roster import MemberRecord
 from understudy_sidecar.membership.round_state import RoundPhase
@@ -43,10 +43,10 @@ def on_step(state: CoordinatorState, member: MemberRecord, progress: m.Progress,
         state.notify_observers()
     state.backoff.on_step()
     state.steps.on_step(progress.median_step_s, now)
-    before = state.progress
+    before, round_before = state.progress, state.round.stepped
     state.progress = StepProgress(progress.step, progress.total, now, progress.is_counted)
     if state.round.on_step(now):
-        _on_first_step(state, before, state.progress)
+        _on_first_step(state, _newest_before(state, before, round_before), state.progress)
         # Without it, a standby whose pod is not in the round would take an earlier step for the last one.
         state.config_changes.send_snapshot_later(now)
     if not progress.is_counted and state.recovery_log.on_progress(state.round.token.round, progress.step, now):
@@ -59,14 +59,28 @@ def on_step(state: CoordinatorState, member: MemberRecord, progress: m.Progress,
         _on_recovered(state, state.recovery_log.on_step(state.round.token.round, now, measured), now)
 
 
-def _on_first_step(state: CoordinatorState, before: StepProgress | None, first: StepProgress) -> None:
-    """Which steps were lost. Not known if the steps of one of the rounds are counted."""
+def _newest_before(state: CoordinatorState, progress: StepProgress | None, token: RoundToken) -> int | None:
+    """The newest step before this round; None: not known, or counted. progress: as this coordinator knows it. token: of
+    the round that made it.
+
+    Progress is reported twice a second, so the pods know newer steps, and a new coordinator knows no progress.
+    """
+    if progress is not None and progress.is_counted:
+        return None
+    steps = [] if progress is None else [progress.step]
+    reported = state.restores.newest_made
+    if reported is not None and reported.token == token:
+        steps.append(reported.step)
+    return max(steps, default=None)
+
+
+def _on_first_step(state: CoordinatorState, before: int | None, first: StepProgress) -> None:
+    """Which steps were lost. before: the newest step before this round; None: not known."""
     if first.is_counted:
         state.recovery_log.begin_repeating(None)
         return
-    restoring.on_first_step(state, first.step)
-    if before is not None and not before.is_counted:
-        state.recovery_log.on_first_step(state.round.token.round, max(0, before.step - first.step + 1))
+    if before is not None:
+        state.recovery_log.on_first_step(state.round.token.round, max(0, before - first.step + 1))
     state.recovery_log.begin_repeating(first.step)
 
 

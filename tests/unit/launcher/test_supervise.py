@@ -28,6 +28,7 @@ from understudy_launcher import events as e
 from understudy_launcher.phases import LauncherPhase
 from understudy_protocol import launcher as m
 from understudy_protocol.enums import NO_ROUND, WorkersState
+from understudy_protocol.snapshots import MadeStep, SavedSteps
 
 LEFTOVERS = -2
 LOOK_EVERY_S = 0.5
@@ -323,6 +324,18 @@ def test_the_newest_step_of_each_worker_is_known() -> None:
     round_steps = driven.supervisor._round.steps
     assert round_steps is not None
     assert {rank: read.step for rank, read in round_steps.newest.items()} == {0: 7, 1: 6}
+
+
+def test_the_start_of_the_workers_is_reported_with_the_newest_step_of_the_round_before() -> None:
+    # given workers of round 0 that have made steps, also while they are stopped for round 1
+    driven = running()
+    driven.do(steps(8))
+    driven.do(start(1), steps(9, rank=1))
+    # when those of round 1 start
+    effects = driven.do(*[replace(ended(rank), exit_code=None, signal="SIGKILL") for rank in (0, 1)])
+    effects += driven.do(e.GroupEmptied(0), e.GroupEmptied(1))
+    # then the round of the step is the one that has made it
+    assert e.Report(m.WorkersStarted(token(1), SavedSteps((), MadeStep(token(0), 9)))) in effects
 
 
 def test_the_last_step_before_a_pause_is_reported_by_the_timer() -> None:

@@ -8,7 +8,7 @@ from tests.unit.launcher.driven import PORT, Driven, start, steps, token
 from understudy_launcher import events as e
 from understudy_protocol import launcher as m
 from understudy_protocol.enums import NO_ROUND, RoundToken, WorkersState
-from understudy_protocol.snapshots import RestoreChoice, SavedStep, SavedSteps
+from understudy_protocol.snapshots import MadeStep, RestoreChoice, SavedStep, SavedSteps
 
 SAVED = SavedStep(token(0), 7)
 
@@ -47,7 +47,7 @@ def test_the_newest_step_before_the_round_is_reported() -> None:
     # then a round without steps reports it again
     for number in (1, 2):
         (report,) = driven.do(e.SnapshotsRead(token(number), ()))
-        assert report == e.Report(m.WorkersStarted(token(number), SavedSteps((), 8), token(0)))
+        assert report == e.Report(m.WorkersStarted(token(number), SavedSteps((), MadeStep(token(0), 8)), token(0)))
         replaced(driven, number + 1)
 
 

@@ -10,7 +10,7 @@ from understudy_protocol.enums import NO_ROUND, NO_TERM, RoundToken, Term, Worke
 from understudy_protocol.observer import Appoint, Recovery
 from understudy_protocol.pod import JobShape
 from understudy_protocol.recovery import History
-from understudy_protocol.snapshots import KeptSteps, SavedSteps
+from understudy_protocol.snapshots import KeptSteps, MadeStep, SavedSteps
 from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.events import (
     Broadcast,
@@ -180,11 +180,12 @@ class DrivenCoordinator:
     def token(self) -> RoundToken:
         return self.coordinator.token
 
-    def report_started(self, *names: str) -> None:
-        """These members acknowledge the running round, and their workers run."""
+    def report_started(self, *names: str, newest: MadeStep | None = None) -> None:
+        """These members acknowledge the running round, and their workers run. newest: that they made before."""
+        saved = None if newest is None else SavedSteps((), newest)
         for name in names:
             self.receive(name, m.Ack(self.token))
-            self.receive(name, m.Started(self.token))
+            self.receive(name, m.Started(self.token, saved))
 
     def report_step(self, name: str, step: int = 1, pause_s: float | None = None, *, is_counted: bool = False) -> None:
         """pause_s: as its launcher measures it; None if no earlier round has made a step on its pod."""

@@ -8,6 +8,7 @@ from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import CloseReason, Fault, RoundToken, Strategy, WorkersState
 from understudy_protocol.observer import Appoint, ForkFallbacks, NodeFact, Nodes, StepProgress
+from understudy_protocol.snapshots import MadeStep
 from understudy_sidecar.membership.events import FromOperator, Received
 from understudy_sidecar.membership.round_state import RoundPhase
 
@@ -147,6 +148,56 @@ def test_the_steps_that_a_round_repeats_are_lost() -> None:
     driven.later(0.5, "active-0", "active-1", "spare-0")
     driven.report_step("active-0", 21)
     assert driven.recovery().caught_up_at == driven.now
+
+
+def test_a_pod_knows_newer_steps_than_rank_0_has_reported() -> None:
+    # given step 20, which rank 0 has reported, and step 23, after which its progress was due
+    driven = running()
+    driven.report_step("active-0", 20)
+    made = MadeStep(driven.token, 23)
+    driven.fail_worker("active-1")
+    # when the pods of the next round report the newest step of their workers
+    driven.report_started("active-0", newest=made)
+    driven.report_started("active-1", newest=MadeStep(made.token, 22))
+    driven.report_step("active-0", 16, pause_s=3.0)
+    # then steps 16 to 23 were lost
+    assert driven.recovery().lost_steps == 8
+
+
+@pytest.mark.parametrize("is_reported", [True, False])
+def test_steps_of_a_round_that_another_one_has_replaced_are_not_the_newest(is_reported: bool) -> None:
+    # given round 0 has made step 90, and round 1 has repeated steps until 40
+    driven = running()
+    old = MadeStep(driven.token, 90)
+    driven.report_step("active-0", 90)
+    driven.fail_worker("active-1")
+    driven.report_started("active-0", "active-1", newest=old)
+    driven.report_step("active-0", 31, pause_s=3.0)
+    driven.report_step("active-0", 40)
+    made = MadeStep(driven.token, 40)
+    # when a pod that had no rank in round 1 gets one again
+    driven.drop("active-1")
+    driven.report_started("active-0", newest=made if is_reported else None)
+    driven.report_started("spare-0", newest=old)
+    driven.report_step("active-0", 31, pause_s=3.0)
+    # then steps 31 to 40 were lost
+    assert driven.recovery().lost_steps == 10
+
+
+def test_a_new_coordinator_learns_the_newest_step_from_the_pods_that_have_made_it() -> None:
+    # given a coordinator that was appointed after the loss of the previous one, and knows no progress
+    made = RoundToken(1, 1, 3)
+    driven = DrivenCoordinator(2, epoch=2, at_least_round=3)
+    driven.join("spare-0")
+    driven.join("active-1", made, 1, WorkersState.RUNNING, stepped=made)
+    driven.later(13.0, "spare-0", "active-1")
+    assert (driven.token.round, driven.coordinator.snapshot().progress) == (4, None)
+    # when the next round starts, and a pod has made step 20 in the one before
+    driven.report_started("active-1", newest=MadeStep(made, 20))
+    driven.report_started("spare-0")
+    driven.report_step("active-1", 16, pause_s=9.0)
+    # then steps 16 to 20 were lost
+    assert driven.recovery().lost_steps == 5
 
 
 def test_a_round_that_continues_with_the_next_step_has_lost_none() -> None:

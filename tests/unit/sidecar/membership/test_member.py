@@ -21,7 +21,7 @@ from understudy_protocol.enums import (
     WorkersState,
 )
 from understudy_protocol.hard_state import HardState
-from understudy_protocol.snapshots import RestoreChoice, SavedStep, SavedSteps
+from understudy_protocol.snapshots import MadeStep, RestoreChoice, SavedStep, SavedSteps
 from understudy_sidecar.membership import events as e
 from understudy_sidecar.membership.liveness import LeaderLease
 from understudy_sidecar.membership.member import Member
@@ -828,7 +828,7 @@ def test_a_spare_lets_its_launcher_import_modules() -> None:
 # Snapshots
 
 
-SAVED = SavedSteps((SavedStep(R0, 7),), 8)
+SAVED = SavedSteps((SavedStep(R0, 7),), MadeStep(R0, 8))
 CHOICE = RestoreChoice(SavedStep(R0, 7))
 
 

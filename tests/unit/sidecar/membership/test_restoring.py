@@ -7,14 +7,15 @@ import pytest
 from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import ConfigVersion, RoundToken, Strategy, Term, Tier, WorkersState
-from understudy_protocol.snapshots import CopyPlan, KeptSteps, RestoreChoice, SavedStep, SavedSteps
+from understudy_protocol.snapshots import CopyPlan, KeptSteps, MadeStep, RestoreChoice, SavedStep, SavedSteps
 
 R0, R1, R2 = (RoundToken(1, 1, number) for number in range(3))
 NO_POD = RestoreChoice(None, "no pod has a snapshot")
 
 
 def steps_of(token: RoundToken, *steps: int, newest: int | None = None) -> SavedSteps:
-    return SavedSteps(tuple(SavedStep(token, step) for step in steps), newest)
+    made = None if newest is None else MadeStep(token, newest)
+    return SavedSteps(tuple(SavedStep(token, step) for step in steps), made)
 
 
 def trained(max_in_place: int = 2) -> DrivenCoordinator:
