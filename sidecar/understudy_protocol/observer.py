@@ -45,7 +45,9 @@ class End:
 
 @dataclass(frozen=True)
 class Superseded:
-    """To a coordinator that was replaced by an appointment: step down, and redirect all members to that pod."""
+    """The operator has found a newer coordinator. To the coordinator that it replaces, and to pods that may wait for an
+    election: step down, and redirect all callers to that pod.
+    """
 
     term: Term
     pod_uid: str  # "": that coordinator is lost

@@ -13,6 +13,7 @@
     COLLECTING   the last caller has disconnected                IDLE
     CAMPAIGNING  a newer configuration or epoch is known         IDLE         Redirect: the callers call the next host
     any          the coordinator is known, or the job is closed  IDLE         Redirect or Close to all callers
+    any          the operator reports a newer coordinator        IDLE         Redirect to it, to all callers
 
 Rules: a standby coordinator requests no votes before its pool has a majority that can vote for it (Raft's pre-vote). So
 a member cannot increase the term if it alone has lost the coordinator, or has missed a change of the voter
@@ -29,11 +30,13 @@ from enum import Enum
 from understudy_protocol import membership as m
 from understudy_protocol.enums import Term
 from understudy_protocol.hard_state import HardState
+from understudy_protocol.observer import Superseded
 from understudy_sidecar.membership.events import (
     AssumeLeadership,
     CandidateEffect,
     CandidateEvent,
     Dropped,
+    FromOperator,
     Hangup,
     JoinReceived,
     Log,
@@ -100,7 +103,9 @@ class CandidateMachine:
                 self._on_vote_denied(denied, now)
             case Dropped(link):
                 self._on_dropped(link)
-            case Received() | Tick():
+            case FromOperator(Superseded(_, uid, ip)):
+                self._redirect_all(m.StandbyCoordinator(uid, ip) if ip else None)
+            case Received() | FromOperator() | Tick():
                 pass
         self._redirect_if_coordinator_known()
         self._campaign_if_possible()
@@ -164,9 +169,7 @@ class CandidateMachine:
                 self._out += [Send(link, closed), Send(link, m.ShutdownComplete())]
             self._close_pool()
         elif coordinator is not None and coordinator.pod_uid != self.pod_uid:
-            for link in list(self._callers):
-                self._redirect(link, coordinator)
-            self._close_pool()
+            self._redirect_all(coordinator)
 
     # The election ---------------------------------------------------------------------------------------------------
 
@@ -252,8 +255,11 @@ class CandidateMachine:
 
     def _disconnect_callers(self, reason: str) -> None:
         self._out.append(Log(f"disconnects {len(self._callers)} members of its candidate pool: {reason}"))
+        self._redirect_all(None)
+
+    def _redirect_all(self, to: m.StandbyCoordinator | None) -> None:
         for link in list(self._callers):
-            self._redirect(link, None)
+            self._redirect(link, to)
         self._close_pool()
 
     def _redirect(self, link: int, to: m.StandbyCoordinator | None) -> None:

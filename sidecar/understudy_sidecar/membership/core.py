@@ -305,12 +305,13 @@ class Core:
 
     def _on_superseded(self, superseded: o.Superseded) -> None:
         """The coordinator steps down if the appointment is newer. Its voter follows that term, so this sidecar takes no
-        part in another election of the older epoch.
+        part in another election of the older epoch, and the members that wait for one in its candidate pool leave it.
         """
         self._to_coordinator(e.FromOperator(superseded))
         known = self.voter.hard_state.term
         if self.coordinator is None and superseded.term > known and self.voter.follow(superseded.term):
             self._out.append(e.RecordHardState(self.voter.hard_state))
+            self._to_candidate(e.FromOperator(superseded))
 
     def _assume_leadership(self, effect: e.AssumeLeadership) -> None:
         """The members have elected this sidecar: the callers in its candidate pool join the new coordinator."""

@@ -140,7 +140,7 @@ class AssumeLeadership:
     leader_snapshot: membership.LeaderSnapshot | None
 
 
-CandidateEvent = JoinReceived | Received | Dropped | Tick
+CandidateEvent = JoinReceived | Received | Dropped | FromOperator | Tick
 CandidateEffect = Send | Hangup | RecordHardState | Log | AssumeLeadership
 
 

@@ -1,9 +1,10 @@
 """Whether members can still elect a coordinator among themselves.
 
 Rules: once a coordinator has reported a voter configuration, the operator does not interfere as long as an election may
-succeed. It appoints a coordinator only if it has found no leader for UNREACHABLE_S, and
-  - every pod that could become the leader (the last coordinator and its standby coordinators) has provably ended, or
-  - less than a majority of the voters may still run, or
+succeed. It appoints a coordinator only if pods have answered for RESPONDING_S, no answer has led to a leader, and
+  - less than a majority of the voters may still run: a leader that the operator does not reach forms no round, or
+  - it has found no coordinator for UNREACHABLE_S, and every pod that could become the leader (the last coordinator and
+    its standby coordinators) has provably ended, or
   - it has found no coordinator for twice the coordinatorLossTimeout: by then the workers of all members without a
     coordinator have ended, on every node. With coordinatorLossTimeout Off, time proves nothing.
 
@@ -35,7 +36,8 @@ from understudy_protocol.pod import COORDINATOR_PORT
 UNREACHABLE_S = 8.0
 #: A coordinator whose sidecar restarts is back within so long, and is elected again.
 WITNESS_S = 3.0
-#: An operator that was cut off itself finds the coordinator within so long.
+#: An operator finds a coordinator within so long after the first answer, also if it was cut off itself. It stays
+#: connected to all pods that can be elected.
 RESPONDING_S = 2.0
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 
@@ -60,13 +62,17 @@ def reason_against_election(observed: Observed, term: Term, now: float) -> str:
     snapshot = _snapshot_since(observed, term)
     if snapshot is not None and observed.has_few_voters and (why := _casting_vote(observed, snapshot, ended, now)):
         return why
-    if not is_due(max(link.since + UNREACHABLE_S, link.answers.since + RESPONDING_S), now):
+    if not is_due(max(link.since, link.answers.since) + RESPONDING_S, now):
+        return ""
+    if snapshot is not None and (why := _lost_majority(snapshot, ended)):
+        return f"{why}, and no pod that responds has a coordinator"
+    if not is_due(link.since + UNREACHABLE_S, now):
         return ""
     fence_s = observed.job.world.fence_s
     if fence_s and is_due(link.since + 2 * fence_s, now):
         return f"no coordinator was found for {2 * fence_s:g} s, twice the coordinatorLossTimeout"
-    proof = "" if snapshot is None or not snapshot.voters else _prove_lost_majority(snapshot, ended)
-    return f"no coordinator was found for {UNREACHABLE_S:g} s, and {proof}" if proof else ""
+    why = "" if snapshot is None else _lost_candidates(snapshot, ended)
+    return f"no coordinator was found for {UNREACHABLE_S:g} s, and {why}" if why else ""
 
 
 def is_coordinator_missing(observed: Observed, now: float) -> bool:
@@ -208,16 +214,19 @@ def _snapshot_since(observed: Observed, term: Term) -> Snapshot | None:
     return None if snapshot is None or term_of(snapshot) < term else snapshot
 
 
-def _prove_lost_majority(snapshot: Snapshot, ended: Callable[[str], bool]) -> str:
-    if all(ended(uid) for uid in {snapshot.pod_uid, *snapshot.standby_coordinators}):
-        return (
-            f"the coordinator's pod and those of its {len(snapshot.standby_coordinators)} standby coordinators "
-            "have ended"
-        )
+def _lost_majority(snapshot: Snapshot, ended: Callable[[str], bool]) -> str:
+    """Why the voters that may run are no majority; "" if they are one, or before there are voters."""
     remaining, needed = sum(not ended(uid) for uid in snapshot.voters), len(snapshot.voters) // 2 + 1
-    if remaining < needed:
+    if snapshot.voters and remaining < needed:
         return f"{remaining} of {len(snapshot.voters)} voters are left, but an election needs {needed}"
     return ""
+
+
+def _lost_candidates(snapshot: Snapshot, ended: Callable[[str], bool]) -> str:
+    """Why no voter can be elected; "" if one can, or before there are voters."""
+    if not snapshot.voters or not all(ended(uid) for uid in {snapshot.pod_uid, *snapshot.standby_coordinators}):
+        return ""
+    return "the pods of the last coordinator and of all its standby coordinators have ended"
 
 
 def provably_ended(observed: Observed) -> Callable[[str], bool]:

@@ -201,7 +201,10 @@ class Search:
         self._named, self._visited, self._ended, self._nodes_sent = {}, {}, {}, None
         self.coordination = replace(self.coordination, coordinator_uid=callee.pod_uid, since=now, lost_at=None)
         self._set_answers(self.coordination.answers.without(callee.pod_uid))
-        for uid in sorted(self._replaced.keys() & self._lines.keys() & answered):
+        # In a new epoch, members may still wait for an election of the old one, in the pools of its candidates.
+        is_appointed = previous is None or term_of(previous).epoch < term.epoch
+        uninformed = self._lines.keys() - {callee.pod_uid} if is_appointed else self._replaced.keys()
+        for uid in sorted(uninformed & self._lines.keys() & answered):
             self._send_superseded(uid, Superseded(term, callee.pod_uid, callee.address))  # the first that can be named
 
     def _mark_replaced(self, uid: str) -> None:

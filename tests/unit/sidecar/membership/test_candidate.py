@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, CloseReason, ConfigVersion, Term, WorkersState
 from understudy_protocol.hard_state import HardState
+from understudy_protocol.observer import Superseded
 from understudy_sidecar.membership import events as e
 from understudy_sidecar.membership.candidate import CandidateMachine, CandidateState, MemberInfo
 from understudy_sidecar.membership.voter import Voter
@@ -88,6 +91,16 @@ def test_waiting_callers_are_redirected_as_soon_as_a_coordinator_is_known() -> N
     pool = CandidatePool()
     assert pool.call("b") == []
     assert pool.do(e.Tick(), coordinator=ELSEWHERE) == sent_away(ELSEWHERE, 2)
+    assert pool.machine.state is CandidateState.IDLE
+
+
+@pytest.mark.parametrize("to", [ELSEWHERE, m.StandbyCoordinator("", "")], ids=["reachable", "lost"])
+def test_waiting_callers_are_redirected_to_the_coordinator_that_the_operator_has_appointed(
+    to: m.StandbyCoordinator,
+) -> None:
+    pool = CandidatePool()
+    assert pool.call("b") == []
+    assert pool.do(e.FromOperator(Superseded(Term(2, 1), to.pod_uid, to.ip))) == sent_away(to, 2)
     assert pool.machine.state is CandidateState.IDLE
 
 

@@ -99,6 +99,15 @@ def test_a_superseded_coordinator_takes_no_part_in_another_election_of_its_older
     assert not Voter(driven.stored).grant_vote(m.RequestVote(Term(1, 2), ConfigVersion(1, 1, 1), "another"))
 
 
+def test_a_sidecar_that_does_not_coordinate_follows_the_appointment_that_the_operator_reports() -> None:
+    driven = Driven()
+    driven.do(FromObserver(OPERATOR, Superseded(Term(2, 1), "another", "10.0.0.2")))
+    assert driven.stored.term == Term(2, 1)
+    # and an older one changes nothing
+    driven.do(FromObserver(OPERATOR, Superseded(Term(1, 5), "a third", "10.0.0.3")))
+    assert driven.stored.term == Term(2, 1)
+
+
 def test_the_hard_state_is_stored_before_anything_that_follows_from_it() -> None:
     driven = Driven()
     driven.do(ObserverUp(OPERATOR))

@@ -40,9 +40,12 @@ T, U = a_pod("t"), a_pod("u")
 PODS = (A0, A1, S, T, U)
 ALL_MEMBERS = [member(A0, 0), member(A1, 1), member(S, None), member(T, None), member(U, None)]
 JOB = a_job(status=in_round(3, epoch=4), spares=3)
-NONE_FOR_8_S = "no coordinator was found for 8 s, and "
-VOTERS_LEFT = NONE_FOR_8_S + "2 of 5 voters are left, but an election needs 3"
-STANDBYS_ENDED = NONE_FOR_8_S + "the coordinator's pod and those of its 2 standby coordinators have ended"
+NONE_IS_NAMED = ", and no pod that responds has a coordinator"
+VOTERS_LEFT = "2 of 5 voters are left, but an election needs 3" + NONE_IS_NAMED
+CANDIDATES_ENDED = (
+    "no coordinator was found for 8 s, and the pods of the last coordinator and of all its standby coordinators have "
+    "ended"
+)
 
 
 def snapshot_of(**changes: Any) -> Snapshot:
@@ -83,7 +86,14 @@ ELECTABLE: Mapping[str, Observed] = {
         (A0, A1), nodes={x.node: Node(x.node, x in (A0, A1)) for x in PODS}
     ),
     "a majority is there": alone((A0, A1, ended(S), ended(T), U)),
-    "all voters have ended, a moment ago": alone((A0, ended(A1), ended(S), ended(T), ended(U)), UNREACHABLE_S - 0.1),
+    "all voters have ended, a moment ago": alone((A0, ended(A1), ended(S), ended(T), ended(U)), RESPONDING_S - 0.1),
+    "all have ended, and the first pod has answered a moment ago": alone(
+        (A0, ended(A1), ended(S), ended(T), ended(U)), responding_since=NOW - RESPONDING_S + 0.1
+    ),
+    "all have ended, and no pod answers": alone((A0, ended(A1), ended(S), ended(T), ended(U)), responders=[]),
+    "the only candidates have ended, and a majority may know others": alone(
+        (A0, A1, ended(S), ended(T), U), UNREACHABLE_S - 0.1, snapshot=snapshot_of(standby_coordinators=[T])
+    ),
     "no coordinator has responded for a while": alone(for_s=59.9),
 }
 
@@ -96,21 +106,31 @@ def test_no_coordinator_is_appointed_while_members_may_elect_one(case: str):
 
 # Proofs that none can succeed ---------------------------------------------------------------------------------------
 
+
+def soon(pods: tuple[Pod, ...] = PODS, **changes: Any) -> Observed:
+    """All pods that exist have answered, and the operator has found no coordinator since then."""
+    return alone(pods, RESPONDING_S, **changes)
+
+
 HOPELESS: Mapping[str, tuple[Observed, str]] = {
     "the coordinator and all standby coordinators have ended": (
-        alone((A0, A1, ended(S), ended(T), ended(U))),
-        STANDBYS_ENDED,
+        soon((A0, A1, ended(S), ended(T), ended(U))),
+        VOTERS_LEFT,
     ),
-    "less than a majority is left": (alone((A0, ended(A1), ended(S), ended(T), U)), VOTERS_LEFT),
-    "their objects are gone, on nodes that are ready": (alone((A0, A1)), STANDBYS_ENDED),
-    "their nodes are gone": (alone(nodes={x.node: Node(x.node, True) for x in (A0, A1)}), STANDBYS_ENDED),
+    "the only candidates have ended, and a majority is left": (
+        alone((A0, A1, ended(S), ended(T), U), snapshot=snapshot_of(standby_coordinators=[T])),
+        CANDIDATES_ENDED,
+    ),
+    "less than a majority is left": (soon((A0, ended(A1), ended(S), ended(T), U)), VOTERS_LEFT),
+    "their objects are gone, on nodes that are ready": (soon((A0, A1)), VOTERS_LEFT),
+    "their nodes are gone": (soon(nodes={x.node: Node(x.node, True) for x in (A0, A1)}), VOTERS_LEFT),
     "their nodes are out of service": (
-        alone(nodes={x.node: Node(x.node, x in (A0, A1), out_of_service=x not in (A0, A1)) for x in PODS}),
-        STANDBYS_ENDED,
+        soon(nodes={x.node: Node(x.node, x in (A0, A1), out_of_service=x not in (A0, A1)) for x in PODS}),
+        VOTERS_LEFT,
     ),
     "their objects and their nodes are gone": (
-        alone((A0, A1), nodes={x.node: Node(x.node, True) for x in (A0, A1)}),
-        STANDBYS_ENDED,
+        soon((A0, A1), nodes={x.node: Node(x.node, True) for x in (A0, A1)}),
+        VOTERS_LEFT,
     ),
     "no coordinator has responded for twice the coordinatorLossTimeout": (
         alone(for_s=60.0),
@@ -131,7 +151,7 @@ def test_a_lost_members_node_is_known_from_the_coordinators_last_snapshot():
     # given a member that was lost before, and is still a voter
     last = replace(snapshot_of(lost=[lost(U)]), members=tuple(ALL_MEMBERS[:-1]))
     given = alone((A0, A1), snapshot=last, nodes={x.node: Node(x.node, True) for x in PODS})
-    assert appointed(given)[2] == STANDBYS_ENDED
+    assert appointed(given)[2] == VOTERS_LEFT
     # and a voter whose node no snapshot reports may run
     forgotten = replace(last, lost=())
     assert appointed(alone((A0, A1), snapshot=forgotten, nodes=given.nodes))[2] == ""
@@ -144,7 +164,7 @@ def test_the_end_of_a_pod_without_a_node_is_not_proven():
 def test_time_proves_nothing_if_the_coordinator_loss_timeout_is_off():
     off = a_job(status=in_round(3, epoch=4), spares=3, fence_s=0.0)
     assert appointed(alone(for_s=86_400.0, job=off))[2] == ""
-    assert appointed(alone((A0, A1), for_s=86_400.0, job=off))[2] == STANDBYS_ENDED
+    assert appointed(alone((A0, A1), for_s=86_400.0, job=off))[2] == VOTERS_LEFT
 
 
 def test_the_time_is_twice_the_jobs_coordinator_loss_timeout():
@@ -165,7 +185,7 @@ def test_only_pods_that_have_answered_are_appointed_spares_first():
 
 def test_a_pod_that_answers_exists_whatever_the_last_coordinator_reported():
     words = replace(snapshot_of(lost=[lost(A0), lost(A1)]), members=(member(S, None),))
-    assert appointed(alone((A0, A1, ended(S), ended(T), ended(U)), snapshot=words)) == ("a0", AT, STANDBYS_ENDED)
+    assert appointed(alone((A0, A1, ended(S), ended(T), ended(U)), snapshot=words)) == ("a0", AT, VOTERS_LEFT)
 
 
 def test_an_operator_that_was_disconnected_itself_asks_the_pods_first():
@@ -224,7 +244,7 @@ def test_answers_about_a_previous_leadership_do_not_count():
     # given a predecessor of this operator that has heard of a newer term
     newer = a_job(status=in_round(3, coordinator="s", epoch=4, term=2))
     assert appointed(alone((A0, A1), job=newer))[2] == ""
-    assert appointed(alone((A0, A1), job=newer, snapshot=snapshot_of(term=2)))[2] == STANDBYS_ENDED
+    assert appointed(alone((A0, A1), job=newer, snapshot=snapshot_of(term=2)))[2] == VOTERS_LEFT
 
 
 def test_a_new_epoch_has_no_voters_until_it_reports_them():
