@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from tests.simulation import snapshots
+from tests.simulation import cluster, snapshots
 from tests.simulation.cluster import Setup
 from tests.simulation.test_scenarios import Job
 from understudy_protocol.enums import Tier
@@ -24,8 +24,11 @@ def job(actives: int = 3, spares: int = 1, steps: int = 400, copies: int = 0, ma
 
 @contextmanager
 def slow_copies(seconds: float) -> Iterator[None]:
-    """Each copy takes so long, none is cut, and none is damaged."""
+    """Each copy takes so long, none is cut, and none is damaged. No worker ends during a save, which could leave only
+    the snapshot that is being copied.
+    """
     with (
+        mock.patch.object(cluster, "ENDS_DURING_SAVE", 0.0),
         mock.patch.object(snapshots, "COPY_S", (seconds, seconds)),
         mock.patch.object(snapshots, "CUT", 0.0),
         mock.patch.object(snapshots, "DAMAGED", 0.0),
