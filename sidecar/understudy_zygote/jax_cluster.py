@@ -5,8 +5,9 @@ process 0, for the number of processes, and for the process's own number. This m
 of them, when the script imports jax.
 
 Rules: MASTER_PORT is free for jax if the worker of rank 0 would serve torch's store. If a store listens there already,
-process 0 chooses a port, and the others get it through the store; all members have torch then. On TPUs, jax uses its
-own classes, because the TPU runtime numbers the processes itself.
+process 0 chooses a port, and the others get it through the store; all members have torch then. The others wait until
+jax's coordinator listens: if its client called too early, it would call again only after a second. On TPUs, jax uses
+its own classes, because the TPU runtime numbers the processes itself.
 """
 
 import datetime
@@ -14,6 +15,7 @@ import importlib
 import os
 import socket
 import sys
+import time
 from typing import Any, Optional
 
 from understudy_zygote.on_import import after_import
@@ -23,6 +25,7 @@ _VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", 
 _STORE_LISTENS = "TORCHELASTIC_USE_AGENT_STORE"
 _KEY = "understudy/jax"
 DEFAULT_TIMEOUT_S = 300
+_CALL_AGAIN_S = 0.01
 
 
 def join_jax_to_round() -> None:
@@ -50,11 +53,14 @@ def _cluster_of_rounds(base: Any) -> Any:
             cls, timeout_secs: Optional[int] = None, override_coordinator_port: Optional[str] = None
         ) -> str:
             address, port = os.environ["MASTER_ADDR"], override_coordinator_port
+            timeout_s = timeout_secs or DEFAULT_TIMEOUT_S
             if not port and os.environ.get(_STORE_LISTENS) != "True":
                 port = os.environ["MASTER_PORT"]
             if not port:
                 cls._calls += 1
-                port = _agreed_port(f"{_KEY}/{cls._calls}", timeout_secs or DEFAULT_TIMEOUT_S)
+                port = _agreed_port(f"{_KEY}/{cls._calls}", timeout_s)
+            if os.environ["RANK"] != "0":
+                _wait_until_listens(address, int(port), timeout_s)
             return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
         @classmethod
@@ -83,6 +89,17 @@ def _agreed_port(key: str, timeout_s: int) -> str:
             probe.bind(("", 0))
             store.set(key, str(probe.getsockname()[1]))
     return str(store.get(key).decode())
+
+
+def _wait_until_listens(address: str, port: int, timeout_s: float) -> None:
+    """After the timeout, jax's client reports the error."""
+    until = time.monotonic() + timeout_s
+    while (left_s := until - time.monotonic()) > 0:
+        try:
+            socket.create_connection((address, port), left_s).close()
+            return
+        except OSError:
+            time.sleep(_CALL_AGAIN_S)
 
 
 def _runs_on_tpu() -> bool:

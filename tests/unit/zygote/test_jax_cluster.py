@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ DISTRIBUTED = """
 import os, time
 class TCPStore:
     def __init__(self, host, port, world_size, is_master, timeout):
-        assert (host, port, is_master, timeout.total_seconds()) == ("10.0.0.1", 29500, False, 7), (host, port, timeout)
+        assert (host, port, is_master, timeout.total_seconds()) == ("127.0.0.1", 29500, False, 7), (host, port, timeout)
     def _file(self, key):
         return "store-" + key.replace("/", "-")
     def set(self, key, value):
@@ -65,10 +66,16 @@ from jax._src.clusters import ClusterEnv
 line = " ".join(map(str, ClusterEnv.detect(timeout_secs=7)))
 os.write(1, f"{line}\\n".encode())  # at once: two processes write
 """
+#: As jax's coordinator in process 0: it listens after the call, and here until a process has connected.
+COORDINATOR = """
+import socket
+if os.environ["RANK"] == "0":
+    socket.create_server(("127.0.0.1", int(line.split()[1].partition(":")[2]))).accept()
+"""
 ROUND = {
-    "MASTER_ADDR": "10.0.0.1",
+    "MASTER_ADDR": "127.0.0.1",
     "MASTER_PORT": "29500",
-    "RANK": "2",
+    "RANK": "0",
     "WORLD_SIZE": "4",
     "LOCAL_RANK": "0",
     "LOCAL_WORLD_SIZE": "1",
@@ -100,35 +107,44 @@ def detected(forks: Forking, **env: str) -> str:
 
 
 def test_jax_gets_the_processes_of_the_round_and_the_port_of_its_store_if_no_store_listens(forks: Forking) -> None:
-    assert detected(forks) == "understudy 10.0.0.1:29500 4 2 None"
+    assert detected(forks) == "understudy 127.0.0.1:29500 4 0 None"
 
 
 def test_if_a_pod_has_several_workers_each_has_one_device(forks: Forking) -> None:
-    assert detected(forks, LOCAL_RANK="1", LOCAL_WORLD_SIZE="2") == "understudy 10.0.0.1:29500 4 2 1"
+    assert detected(forks, LOCAL_RANK="1", LOCAL_WORLD_SIZE="2") == "understudy 127.0.0.1:29500 4 0 1"
 
 
 def test_an_address_of_ipv6_has_brackets(forks: Forking) -> None:
-    assert detected(forks, MASTER_ADDR="fd00::1") == "understudy [fd00::1]:29500 4 2 None"
+    assert detected(forks, MASTER_ADDR="fd00::1") == "understudy [fd00::1]:29500 4 0 None"
 
 
 def test_a_port_that_the_user_sets_is_used(forks: Forking) -> None:
     listens = {"TORCHELASTIC_USE_AGENT_STORE": "True", "JAX_COORDINATOR_PORT": "1234"}
-    assert detected(forks, **listens) == "understudy 10.0.0.1:1234 4 2 None"
+    assert detected(forks, **listens) == "understudy 127.0.0.1:1234 4 0 None"
 
 
-def test_if_a_store_listens_the_process_of_rank_0_chooses_the_port_and_the_others_get_it(
+def test_if_a_store_listens_the_process_of_rank_0_chooses_the_port_and_the_others_wait_until_it_listens_there(
     folder: Path, forks: Forking
 ) -> None:
+    (folder / "train.py").write_text(SCRIPT + COORDINATOR)
     listens = {**ROUND, "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    (waits,) = forks.fork(0, **listens)
-    (chooses,) = forks.fork(0, **{**listens, "RANK": "0"})
+    (waits,) = forks.fork(0, **{**listens, "RANK": "2"})
+    (chooses,) = forks.fork(0, **listens)
     assert [forks.code(pid) for pid in (waits, chooses)] == [0, 0], forks.said()
     port = (folder / "store-understudy-jax-1").read_text()
     assert 1024 <= int(port) <= 65535
     assert sorted(forks.said()[0].splitlines()) == [
-        f"understudy 10.0.0.1:{port} 4 0 None",
-        f"understudy 10.0.0.1:{port} 4 2 None",
+        f"understudy 127.0.0.1:{port} 4 0 None",
+        f"understudy 127.0.0.1:{port} 4 2 None",
     ]
+
+
+def test_after_the_timeout_jax_gets_an_address_at_which_nothing_listens(folder: Path, forks: Forking) -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+        (folder / "train.py").write_text(SCRIPT.replace("timeout_secs=7", "timeout_secs=0.05"))
+        assert detected(forks, RANK="2", MASTER_PORT=str(port)) == f"understudy 127.0.0.1:{port} 4 2 None"
 
 
 def test_on_a_tpu_jax_asks_its_own_clusters(folder: Path, forks: Forking) -> None:
