@@ -9,6 +9,7 @@ interpreter.
     learning.py         imports these modules in a fork of the zygote, which then is the zygote
     optimizer_steps.py  reports the steps of torch's optimizers
     jax_cluster.py      lets a bare jax.distributed.initialize() join the round
+    jax_cache.py        lets each process of jax write to its compilation cache
     build_locks.py      lock files of builds of torch extensions that were killed
     on_import.py        acts on a module that the script imports
     early_variables.py  whether a script sets variables that an import has already read

@@ -51,6 +51,7 @@ from understudy_zygote import (
     child,
     early_variables,
     import_record,
+    jax_cache,
     jax_cluster,
     learning,
     optimizer_steps,
@@ -163,6 +164,7 @@ class Zygote:
         optimizer_steps.report_optimizer_steps()
         build_locks.watch_build_locks()
         jax_cluster.join_jax_to_round()
+        jax_cache.write_in_each_process()
         return program
 
     def _learn(self, order: dict[str, Any], files: dict[str, int]) -> Program:

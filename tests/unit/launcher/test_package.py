@@ -62,6 +62,7 @@ def test_the_command_writes_the_launcher_the_entry_scripts_and_the_workers_packa
         "python/understudy_zygote/__main__.py",
         "python/understudy_zygote/build_locks.py",
         "python/understudy_zygote/jax_cluster.py",
+        "python/understudy_zygote/jax_cache.py",
         "python/understudy_zygote/child.py",
         "python/understudy_zygote/early_variables.py",
         "python/understudy_zygote/fitness.py",
