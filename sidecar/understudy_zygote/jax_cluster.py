@@ -25,7 +25,8 @@ _VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", 
 _STORE_LISTENS = "TORCHELASTIC_USE_AGENT_STORE"
 _KEY = "understudy/jax"
 DEFAULT_TIMEOUT_S = 300
-_CALL_AGAIN_S = 0.01
+#: Pauses between calls of a worker. They grow by a fifth, because thousands of workers may wait for a slow process 0.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.25
 
 
 def join_jax_to_round() -> None:
@@ -93,13 +94,14 @@ def _agreed_port(key: str, timeout_s: int) -> str:
 
 def _wait_until_listens(address: str, port: int, timeout_s: float) -> None:
     """After the timeout, jax's client reports the error."""
-    until = time.monotonic() + timeout_s
+    until, pause_s = time.monotonic() + timeout_s, _FIRST_PAUSE_S
     while (left_s := until - time.monotonic()) > 0:
         try:
             socket.create_connection((address, port), left_s).close()
             return
         except OSError:
-            time.sleep(_CALL_AGAIN_S)
+            time.sleep(pause_s)
+            pause_s = min(1.2 * pause_s, _LONGEST_PAUSE_S)
 
 
 def _runs_on_tpu() -> bool:
