@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.zygote.conftest import Make
 from tests.unit.zygote.forking import Forking
+from understudy_zygote import jax_cluster
 
 #: As jax has them: subclasses put themselves on a list, and the first one that is present is asked.
 CLUSTERS = """
@@ -145,6 +146,26 @@ def test_after_the_timeout_jax_gets_an_address_at_which_nothing_listens(folder: 
         port = reserved.getsockname()[1]
         (folder / "train.py").write_text(SCRIPT.replace("timeout_secs=7", "timeout_secs=0.05"))
         assert detected(forks, RANK="2", MASTER_PORT=str(port)) == f"understudy 127.0.0.1:{port} 4 2 None"
+
+
+def test_a_worker_that_waits_for_long_calls_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, pauses = [0.0], []
+
+    def sleep(pause_s: float) -> None:
+        pauses.append(pause_s)
+        now[0] += pause_s
+
+    def refuse(*_: object) -> None:
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr("time.sleep", sleep)
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr("socket.create_connection", refuse)
+    jax_cluster._wait_until_listens("10.0.0.1", 29500, 30.0)
+    assert now[0] == pytest.approx(30.0, abs=0.25)
+    assert pauses[0] == 0.01
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == 0.25
 
 
 def test_on_a_tpu_jax_asks_its_own_clusters(folder: Path, forks: Forking) -> None:
