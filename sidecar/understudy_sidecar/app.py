@@ -59,6 +59,7 @@ from understudy_sidecar.settings import Settings, sidecar_identity
 from understudy_sidecar.verdicts import AnnotationFile, Verdicts, watch_node_file
 
 FLUSH_LIMIT_S = 1.0
+_OF_CALLERS = (Send, Broadcast, Hangup, WatchMachines)
 log = logging.getLogger(__name__)
 
 
@@ -191,9 +192,10 @@ class Sidecar:
             self._launcher.drop_socket()
 
     def _handle(self, event: CoreEvent) -> None:
+        at = now()
         try:
-            for effect in self._core.handle(event, now()):
-                if isinstance(effect, Send | Broadcast | Hangup | WatchMachines):
+            for effect in self._core.handle(event, at):
+                if isinstance(effect, _OF_CALLERS):
                     self._caller_links.enqueue(effect)
                 else:
                     self._do(effect)
@@ -202,7 +204,7 @@ class Sidecar:
             return
         self._caller_links.flush()
         if self._core.coordinator is not None:
-            self._metrics.update(self._core.coordinator, now())
+            self._metrics.update(self._core.coordinator, at)
         self._alarm.set(self._core.deadline())
         if self._core.process_may_end:
             self._process_may_end.set()

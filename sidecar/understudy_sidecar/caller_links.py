@@ -76,7 +76,7 @@ class CallerLinks:
 
     def flush(self) -> None:
         """Carry out a slice of the pending effects, unless the next slice is already scheduled."""
-        if not self._is_scheduled:
+        if self._pending and not self._is_scheduled:
             self._do_slice()
 
     def _do_slice(self) -> None:
@@ -91,6 +91,10 @@ class CallerLinks:
         match effect:
             case Send(number, message):
                 self._send((number,), message)
+            case Broadcast(numbers, Snapshot() as snapshot):
+                begun = time.thread_time()
+                self._send(numbers, snapshot)
+                self._on_snapshot(time.thread_time() - begun)
             case Broadcast(numbers, message):
                 self._send(numbers, message)
             case WatchMachines(numbers, for_s):
@@ -101,10 +105,7 @@ class CallerLinks:
                     self._links[number].hangup()
 
     def _send(self, numbers: tuple[int, ...], message: object) -> None:
-        begun = time.thread_time()
         encoded = compiled.encode(message)
         for number in numbers:
             if number in self._links:
                 self._links[number].send_encoded(encoded)
-        if isinstance(message, Snapshot):
-            self._on_snapshot(time.thread_time() - begun)

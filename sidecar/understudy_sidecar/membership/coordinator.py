@@ -82,6 +82,7 @@ from understudy_sidecar.membership.voter_config import VoterConfig, VoterConfigs
 
 #: Messages that need no further checks, unless one of them completes a set.
 _WITHOUT_CONSEQUENCES = (m.Ack, m.Started, m.HeartbeatAck, m.ConfigChangeAck, m.CollectiveTimes)
+_ENDS_OF_WORKERS = (m.Drained, m.WorkerFailed, m.Finished)
 _WAITS = (RoundPhase.REBUILDING, RoundPhase.WAITING)
 #: If an event comes this much later than it was due, this process was paused, and members' silence proves nothing.
 LATE_S = 1.0
@@ -190,6 +191,7 @@ class Coordinator:
     def handle(self, event: CoordinatorEvent, now: float) -> list[CoordinatorEffect]:
         state, check = self.state, self.state.round_check
         state.now, check_requested = now, check.is_requested
+        is_plain_answer = self._is_plain_answer(event)
         if now > self._due + LATE_S and state.ending.close is None:
             quorum.on_pause(state, now - self._due, now)
             self._due = now
@@ -217,14 +219,20 @@ class Coordinator:
             and state.ending.close is None
             and state.restores.holders_until is None
         )
-        if has_no_consequences and now < self._due and check.is_requested == check_requested and not state.has_effects:
-            return []  # nothing follows from it and nothing is due; there are thousands of such messages
+        has_no_consequences = has_no_consequences and (is_plain_answer or not state.has_effects)
+        if has_no_consequences and now < self._due and check.is_requested == check_requested:
+            return state.take_effects()  # nothing else is due; there are thousands of such messages
         self._due_is_current = False
         if not self._is_over:
             self._on_time(now)
         effects = state.take_effects()
         self._is_over = self._is_over or any(isinstance(effect, StepDown) for effect in effects)
         return effects
+
+    def _is_plain_answer(self, event: CoordinatorEvent) -> bool:
+        """Whether the event is an answer to a heartbeat that no check-quorum counts: only its confirmation follows."""
+        is_answer = isinstance(event, Received) and isinstance(event.message, m.HeartbeatAck)
+        return is_answer and self.state.quorum.check is None
 
     def deadline(self) -> float | None:
         """When the next Tick is due; None after the shutdown or after it has stepped down."""
@@ -274,7 +282,7 @@ class Coordinator:
             state.hang_up(link, "the first message of a connection has to be a Join")
             return
         member.last_heard = now
-        if isinstance(message, m.Drained | m.WorkerFailed | m.Finished) and (
+        if isinstance(message, _ENDS_OF_WORKERS) and (
             proactive.on_ended(state, member, message, now) or leaving.on_ended(state, member, message)
         ):
             return

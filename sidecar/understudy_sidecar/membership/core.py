@@ -97,6 +97,7 @@ class Core:
         self.coordinator: Coordinator | None = None
         self.process_may_end = False  # its member has finished, or its pod is asked to end
         self._shutdown_complete = False
+        self._member_due = self.member.deadline()  # only an event of the member changes it
         self._dial: tuple[float, e.Dial] | None = None  # a delayed call, and when it is due
         self._shape, self._identity = shape, identity
         self._member_info = self.member_info()
@@ -170,7 +171,7 @@ class Core:
     def deadline(self) -> float | None:
         """When the next Tick is due; None if none is."""
         dial_at = None if self._dial is None else self._dial[0]
-        times = (self.member.deadline(), self._role_deadline(), self._observation.deadline(), dial_at)
+        times = (self._member_due, self._role_deadline(), self._observation.deadline(), dial_at)
         return min((at for at in times if at is not None), default=None)
 
     def snapshot_took(self, seconds: float) -> None:
@@ -206,8 +207,7 @@ class Core:
                 pass
 
     def _on_tick(self, now: float) -> None:
-        at = self.member.deadline()
-        if at is not None and now >= at:
+        if self._member_due is not None and now >= self._member_due:
             self._to_member(e.Tick())
         at = self._role_deadline()
         if at is not None and now >= at:
@@ -234,7 +234,9 @@ class Core:
     # The machines -----------------------------------------------------------------------------------------------------
 
     def _to_member(self, event: e.MemberEvent) -> None:
-        for effect in self.member.handle(event, self._now):
+        effects = self.member.handle(event, self._now)
+        self._member_due = self.member.deadline()
+        for effect in effects:
             self._on_member_effect(effect)
         member_info = self.member_info()
         if member_info != self._member_info:

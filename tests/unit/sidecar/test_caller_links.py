@@ -30,7 +30,7 @@ def test_a_moment_in_which_the_sidecar_gets_no_cpu_delays_no_snapshot():
     delays: list[float] = []
     links = CallerLinks(lambda event: None, delays.append)
     links.add(SlowMachine(1, masks=False))
-    links.enqueue(Send(1, a_snapshot(3, ())))
+    links.enqueue(Broadcast((1,), a_snapshot(3, ())))
     links.flush()
     assert delays == pytest.approx([0.0], abs=0.05)
 

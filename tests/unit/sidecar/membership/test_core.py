@@ -11,7 +11,7 @@ import pytest
 from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, CloseReason, ConfigVersion, RoundToken, Term, Verdict, WorkersState
 from understudy_protocol.hard_state import HardState
-from understudy_protocol.launcher import ExitLauncher, LauncherHello, Terminating, WorkersStarted
+from understudy_protocol.launcher import ExitLauncher, LauncherHello, Ping, Terminating, WorkersStarted
 from understudy_protocol.observer import Appoint, End, Observe, Refused, Snapshot, Superseded
 from understudy_protocol.pod import JobShape
 from understudy_protocol.snapshots import CopyHolder, CopyPlan
@@ -106,6 +106,20 @@ def test_a_sidecar_that_does_not_coordinate_follows_the_appointment_that_the_ope
     # and an older one changes nothing
     driven.do(FromObserver(OPERATOR, Superseded(Term(1, 5), "a third", "10.0.0.3")))
     assert driven.stored.term == Term(2, 1)
+
+
+def test_a_tick_is_due_when_the_member_has_to_ping_its_launcher() -> None:
+    # given a sidecar without a coordinator, whose launcher has connected
+    driven = Driven()
+    driven.do(e.LauncherUp(LauncherHello(1, NO_ROUND, None, WorkersState.IDLE, 4000)))
+    due = driven.core.deadline()
+    assert due is not None
+    # when the next tick is due
+    driven.now = due
+    driven.do(e.Tick())
+    # then the member pings its launcher
+    assert e.ToLauncher(Ping(1)) in driven.effects
+    assert (driven.core.deadline() or 0.0) > due
 
 
 def test_the_hard_state_is_stored_before_anything_that_follows_from_it() -> None:

@@ -61,6 +61,15 @@ def test_a_message_takes_as_much_work_in_a_job_of_four_times_the_size(message: M
     assert counts[LARGE] < 1.5 * counts[SMALL], counts
 
 
+def test_the_confirmation_of_an_answer_takes_little_more_work_than_an_acknowledgement() -> None:
+    # given two equal jobs that train
+    (first, names), (second, _) = training(SMALL), training(SMALL)
+    # when the members of one answer a heartbeat, and those of the other acknowledge their assignments again
+    answers, acknowledgements = work(first, names, answer), work(second, names, acknowledge)
+    # then the coordinator checks no timers for either
+    assert answers < 2 * acknowledgements, (answers, acknowledgements)
+
+
 @pytest.mark.parametrize("message", [fall_silent, leave])
 def test_the_end_of_a_third_of_the_members_takes_as_much_work_for_each(message: Message) -> None:
     # given two jobs that train
