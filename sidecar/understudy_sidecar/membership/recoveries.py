@@ -37,20 +37,37 @@ class RecoveryLog:
     counts: Counter[str] = field(default_factory=Counter)
     open: list[Recovery] = field(default_factory=list)
     begun: Counter[str] = field(default_factory=Counter)  # by fault, as first detected
+    _pods: set[str] = field(default_factory=set)  # that are the causes of open entries
+    _worker_entries: list[int] = field(default_factory=list)  # indices of the open entries about workers
     _done: deque[Recovery] = field(default_factory=lambda: deque(maxlen=MAX_RECOVERIES))
     _stepped: int = -1  # the newest round that had stepped when the newest one was formed
     _repeats_until: int | None = None  # the newest step before the faults, until the training has made it again
 
     def begin(self, fault: Fault, cause: Cause, next_round: int, now: float, reason: str = "") -> None:
         self.begun[fault.value] += 1
-        self.open.append(Recovery(next_round, fault, None, cause, now, None, reason))
+        self._add(Recovery(next_round, fault, None, cause, now, None, reason))
+
+    def _add(self, entry: Recovery) -> None:
+        """O(1), and so are the lookups of `newest_worker_fault`, `has_entry` and `on_loss` for a pod without an entry:
+        thousands of members may be lost at the same moment.
+        """
+        if entry.fault in WORKER_FAULTS:
+            self._worker_entries.append(len(self.open))
+        self._pods.add(entry.cause.pod)
+        self.open.append(entry)
+
+    def _set_open(self, entries: Iterable[Recovery]) -> None:
+        """With other causes, or other faults."""
+        self.open, self._pods, self._worker_entries = [], set(), []
+        for entry in entries:
+            self._add(entry)
 
     def revise(self, fault: Fault, cause: Cause, reason: str = "") -> None:
         """Replace the cause of `newest_worker_fault`: a lost member, not a worker."""
         entry = self.newest_worker_fault()
         assert entry is not None
         revised = replace(_with_new_cause(entry, cause), fault=fault, strategy=None, reason=reason)
-        self.open[self.open.index(entry)] = revised
+        self._set_open([revised if x is entry else x for x in self.open])
 
     def set_reason(self, at: float, reason: str) -> None:
         """Set the reason for the strategy of the open entry that began at `at`."""
@@ -58,7 +75,7 @@ class RecoveryLog:
 
     def set_cause(self, at: float, cause: Cause) -> None:
         """Set another worker as the cause of the open entry that began at `at`: it failed earlier."""
-        self.open = [_with_new_cause(entry, cause) if entry.detected_at == at else entry for entry in self.open]
+        self._set_open([_with_new_cause(entry, cause) if entry.detected_at == at else entry for entry in self.open])
 
     def add_consequence(self, cause: Cause) -> bool:
         """Add a worker's failure to the newest entry without a round. Whether an entry has changed."""
@@ -72,13 +89,14 @@ class RecoveryLog:
         """The newest open entry about a worker, if no round was formed between it and the newest entry about a pod or a
         worker. A failed weight update may follow it.
         """
-        entries = [entry for entry in self.open if entry.fault is not Fault.WEIGHT_UPDATE]
-        return next((x for x in reversed(entries) if x.fault in WORKER_FAULTS and x.round == entries[-1].round), None)
+        newest = next((entry for entry in reversed(self.open) if entry.fault is not Fault.WEIGHT_UPDATE), None)
+        workers = (self.open[index] for index in reversed(self._worker_entries))
+        return next((entry for entry in workers if newest is not None and entry.round == newest.round), None)
 
     def has_entry(self, pod: str, reason: str) -> bool:
         """Whether an open entry is for this pod and reason, and has no round yet."""
         wanted = (pod, reason, None)
-        return any((entry.cause.pod, entry.reason, entry.strategy) == wanted for entry in self.open)
+        return pod in self._pods and any((x.cause.pod, x.reason, x.strategy) == wanted for x in self.open)
 
     def without_round(self) -> Recovery | None:
         """The newest open entry for which no round has been formed."""
@@ -89,21 +107,18 @@ class RecoveryLog:
 
     def restore(self, entries: Iterable[Recovery]) -> None:
         """Take the open recoveries of the previous coordinator's history."""
-        self.open = [
+        self._set_open(
             replace(entry, reason=NOT_COUNTED) if entry.fault in WORKER_FAULTS and not entry.reason else entry
             for entry in entries
-        ]
+        )
 
     def on_round_continued(self, round_number: int) -> None:
         """The newest round of the members has this number: it recovered all entries that were open when it was formed.
 
         A recovery by a later round, which no member knows, still waits for its round.
         """
-        self.open = [
-            replace(entry, strategy=None) if entry.round > round_number else entry
-            for entry in self.open
-            if entry.strategy is not None or entry.round > round_number
-        ]
+        entries = [entry for entry in self.open if entry.strategy is not None or entry.round > round_number]
+        self._set_open([replace(entry, strategy=None) if entry.round > round_number else entry for entry in entries])
 
     def on_round(
         self,
@@ -139,6 +154,8 @@ class RecoveryLog:
 
     def on_loss(self, pod: str, reason: str) -> None:
         """A pod whose workers were to be restarted is lost."""
+        if pod not in self._pods:
+            return
         self.open = [
             replace(entry, reason="; ".join(filter(None, (entry.reason, reason))))
             if entry.strategy is None and entry.fault in WORKER_FAULTS and entry.cause.pod == pod
@@ -222,7 +239,7 @@ class RecoveryLog:
     def _end(self, done: list[Recovery]) -> list[Recovery]:
         self.counts.update(entry.strategy.value for entry in done if entry.strategy is not None)
         self._done.extend(done)
-        self.open = []
+        self._set_open(())
         return done
 
     def restore_ended(self, entries: Iterable[Recovery]) -> None:

@@ -45,6 +45,10 @@ def fail(driven: DrivenCoordinator, name: str) -> None:
     driven.fail_worker(name)
 
 
+def disconnect(driven: DrivenCoordinator, name: str) -> None:
+    driven.at_once(driven.dropped(name, silent=False))
+
+
 def fall_silent(driven: DrivenCoordinator, name: str) -> None:
     driven.at_once(driven.dropped(name, silent=True))
 
@@ -70,13 +74,13 @@ def test_the_confirmation_of_an_answer_takes_little_more_work_than_an_acknowledg
     assert answers < 2 * acknowledgements, (answers, acknowledgements)
 
 
-@pytest.mark.parametrize("message", [fall_silent, leave])
+@pytest.mark.parametrize("message", [disconnect, fall_silent, leave])
 def test_the_end_of_a_third_of_the_members_takes_as_much_work_for_each(message: Message) -> None:
     # given two jobs that train
     counts = {}
     for members in (SMALL, LARGE):
         driven, names = training(members)
-        # when a zone with a third of the members loses its network, or is upgraded
+        # when a zone with a third of the members loses its power or its network, or is upgraded
         counts[members] = work(driven, names[: members // 3], message)
     # then each takes as much work in both
     assert counts[LARGE] < 1.5 * counts[SMALL], counts
