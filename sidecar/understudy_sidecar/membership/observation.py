@@ -1,22 +1,25 @@
 """Messages to observers (the operator, usually), and their times: Snapshots of the coordinator, or its address. Pure.
 
 Rules: at most five a second. At 10,000 members, where a snapshot takes a tenth of a second, they take at most
-MAX_CPU_SHARE of the time. If only the progress has changed, only that is sent. Each message of an observer is answered
-with the next message, whether or not there is news. Two messages are sent at once, because this process may end a
-moment later: the close, and the first snapshot with the voters of this term, without which the operator does not know
-whether an election is possible.
+MAX_CPU_SHARE of the time. While more than MANY_UNACKED members have not acknowledged their assignment, no snapshot is
+sent for up to ASSIGNMENT_S: the assignments come first. If only the progress has changed, only that is sent. Each
+message of an observer is answered with the next message, whether or not there is news. Two messages are sent at once,
+because this process may end a moment later: the close, and the first snapshot with the voters of this term, without
+which the operator does not know whether an election is possible.
 """
 
 from collections.abc import Callable
 
-from understudy_protocol.enums import Term
+from understudy_protocol.enums import NO_TERM, Term
 from understudy_protocol.observer import Refused, Stepping, StepProgress
 from understudy_sidecar.membership.candidate import MemberInfo
+from understudy_sidecar.membership.config_change import MANY_UNACKED
 from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.events import Broadcast
 
 INTERVAL_S = 0.2
 MAX_CPU_SHARE = 0.05
+ASSIGNMENT_S = 1.0
 
 
 class Observation:
@@ -37,7 +40,7 @@ class Observation:
         self._not_before = 0.0
         self._sent_at = 0.0  # the last message
         self._took_s = 0.0  # the CPU time that it took
-        self._sent_version: tuple[Term, int] | None = None  # of the newest snapshot
+        self._sent_version = NO_TERM, 0  # of the newest snapshot
         self._sent_progress: StepProgress | None = None
         self._sent_refusal: Refused | None = None
         self._sent_end = False
@@ -65,13 +68,16 @@ class Observation:
 
     def deadline(self) -> float | None:
         """When the next message is due; None if there is none."""
-        return self._not_before if self._unanswered or (self._links and self._has_news()) else None
+        return self._allowed_at() if self._unanswered or (self._links and self._has_news()) else None
 
     def due_messages(self, now: float) -> list[Broadcast]:
         """The messages to send now."""
-        is_end = bool(self._links) and not self._sent_end and self._has_ended()
-        is_urgent = is_end or (bool(self._links) and self._has_new_voters())
-        if not is_urgent and (now < self._not_before or self.deadline() is None):
+        if not self._links:
+            return []
+        is_end = not self._sent_end and self._has_ended()
+        is_urgent = is_end or self._has_new_voters()
+        due = None if is_urgent else self.deadline()
+        if not is_urgent and (due is None or now < due):
             return []
         self._sent_end = self._sent_end or is_end
         self._not_before = now + INTERVAL_S
@@ -83,6 +89,13 @@ class Observation:
         self._unanswered.clear()
         self.snapshot_took(self._cpu_clock() - begun)
         return messages
+
+    def _allowed_at(self) -> float:
+        """When the next message may be sent."""
+        coordinator = self._coordinator()
+        if coordinator is None or len(coordinator.state.roster.unacked) <= MANY_UNACKED:
+            return self._not_before
+        return max(self._not_before, coordinator.state.round.formed_at + ASSIGNMENT_S)
 
     def _has_ended(self) -> bool:
         coordinator = self._coordinator()
@@ -97,13 +110,13 @@ class Observation:
         coordinator = self._coordinator()
         if coordinator is None:
             return self._refusal() != self._sent_refusal
-        state = coordinator.state
-        return (state.term, state.version) != self._sent_version or state.progress != self._sent_progress
+        state, (term, version) = coordinator.state, self._sent_version
+        return state.version != version or state.term != term or state.progress != self._sent_progress
 
     def _message(self) -> object:
         coordinator = self._coordinator()
         if coordinator is None:
-            self._sent_version = None
+            self._sent_version = NO_TERM, 0
             self._sent_refusal = self._refusal()
             return self._sent_refusal
         state = coordinator.state

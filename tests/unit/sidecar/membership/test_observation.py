@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from tests.unit.sidecar.membership.test_config_change import CONFIG_CHANGE_S
+from tests.unit.sidecar.membership.test_cost import acknowledge, crowd
 from understudy_protocol import membership as m
 from understudy_protocol.hard_state import HardState
 from understudy_protocol.observer import Snapshot
 from understudy_sidecar.membership.candidate import MemberInfo
-from understudy_sidecar.membership.observation import Observation
+from understudy_sidecar.membership.observation import ASSIGNMENT_S, Observation
 
 OPERATOR = 1
 INFO = MemberInfo(None, None, True, HardState())
@@ -42,3 +43,27 @@ def test_the_first_snapshot_with_voters_is_sent_at_once_and_the_next_ones_five_t
         driven.coordinator.state.notify_observers()
         assert voters_sent(observation, 10.2) == []
     assert voters_sent(observation, 10.22) == [3]
+
+
+def test_the_assignments_of_a_large_job_come_before_the_next_snapshot() -> None:
+    # given 150 members that have their assignments, and an observer that has not received them yet
+    driven, names = crowd(150)
+    formed_at = driven.coordinator.state.round.formed_at
+    observation = Observation(lambda: driven.coordinator, lambda: INFO, lambda: 0.0)
+    observation.add(OPERATOR)
+    # when 49 of them have acknowledged
+    for name in names[:49]:
+        acknowledge(driven, name)
+    # then no snapshot is sent for a second
+    assert voters_sent(observation, formed_at + ASSIGNMENT_S - 0.1) == []
+    assert observation.deadline() == formed_at + ASSIGNMENT_S
+    # and once only 100 have not acknowledged, it is sent at once
+    acknowledge(driven, names[49])
+    assert voters_sent(observation, formed_at + 0.5) == [0]
+
+
+def test_members_that_do_not_acknowledge_delay_a_snapshot_by_a_second_only() -> None:
+    driven, _ = crowd(150)
+    observation = Observation(lambda: driven.coordinator, lambda: INFO, lambda: 0.0)
+    observation.add(OPERATOR)
+    assert voters_sent(observation, driven.coordinator.state.round.formed_at + ASSIGNMENT_S) == [0]
