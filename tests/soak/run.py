@@ -255,8 +255,10 @@ class Soak:
 
         def reported() -> bool:
             with suppress(ClusterDown):  # an API server that has just started may still refuse
-                status = training.status()
-                return status.get("phase") == "Running" and not any(map(is_open, status.get("recoveries", ())))
+                status, newest = training.status(), training.report()[-1].token
+                is_current = status.get("round") == newest[2]  # else no operator leads: the fault may have killed it
+                is_over = not any(map(is_open, status.get("recoveries", ())))
+                return is_current and is_over and status.get("phase") == "Running"
             return False
 
         try:
