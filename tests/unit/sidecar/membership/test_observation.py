@@ -9,7 +9,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.hard_state import HardState
 from understudy_protocol.observer import Snapshot
 from understudy_sidecar.membership.candidate import MemberInfo
-from understudy_sidecar.membership.observation import ASSIGNMENT_S, Observation
+from understudy_sidecar.membership.observation import Observation
 
 OPERATOR = 1
 INFO = MemberInfo(None, None, True, HardState())
@@ -55,8 +55,8 @@ def test_the_assignments_of_a_large_job_come_before_the_next_snapshot() -> None:
     for name in names[:49]:
         acknowledge(driven, name)
     # then no snapshot is sent for a second
-    assert voters_sent(observation, formed_at + ASSIGNMENT_S - 0.1) == []
-    assert observation.deadline() == formed_at + ASSIGNMENT_S
+    assert voters_sent(observation, formed_at + 1.0 - 0.1) == []
+    assert observation.deadline() == formed_at + 1.0
     # and once only 100 have not acknowledged, it is sent at once
     acknowledge(driven, names[49])
     assert voters_sent(observation, formed_at + 0.5) == [0]
@@ -66,4 +66,4 @@ def test_members_that_do_not_acknowledge_delay_a_snapshot_by_a_second_only() -> 
     driven, _ = crowd(150)
     observation = Observation(lambda: driven.coordinator, lambda: INFO, lambda: 0.0)
     observation.add(OPERATOR)
-    assert voters_sent(observation, driven.coordinator.state.round.formed_at + ASSIGNMENT_S) == [0]
+    assert voters_sent(observation, driven.coordinator.state.round.formed_at + 1.0) == [0]
