@@ -18,7 +18,7 @@ from tests.e2e.objects import find, listed, read
 from tests.e2e.plain import steps_in
 from tests.e2e.report import Token, token_of
 from tests.e2e.success import codes_of
-from tests.e2e.training import LABEL_JOB, Raw
+from tests.e2e.training import LABEL_JOB, LABEL_ROLE, Raw
 from tests.e2e.truth import Steps
 from tests.e2e.waiting import wait_for_status, wait_until
 
@@ -182,7 +182,14 @@ class InjectedPlain:
             ready = status.get("spares", {}).get("ready", 0) >= self.spares
             return status.get("phase") == "Running" and ready and "progress" in status
 
-        return self.wait_for("it trains with all its spares", whole)
+        status = self.wait_for("it trains with all its spares", whole)
+        # the operator writes status first, and the labels of the pods a moment later
+        wait_until("the active pods have their label", self._has_labels, 30, seen=self.text)
+        return status
+
+    def _has_labels(self) -> bool:
+        active = [pod for pod in self.pods() if pod["metadata"]["labels"].get(LABEL_ROLE) == "active"]
+        return len(active) >= self.actives
 
     def wait_for_steps_after(self, token: Token) -> Token:
         """Wait until all ranks step in one newer round."""
