@@ -41,7 +41,7 @@ static:  ## run ruff, mypy and import-linter; check that generated files (CRDs, 
 	$(PY) scripts/reference_docs.py --check
 	$(PY) scripts/recovery_picture.py --check
 
-tools:  ## install the tools that unit tests need and the machine does not have: openssl, a C compiler, promtool
+tools:  ## install the tools that unit tests need and the machine does not have: openssl, a C compiler, nginx, promtool
 	$(PY) -m tests.cluster unit-tools
 
 unit: tools  ## run the unit tests
@@ -197,7 +197,7 @@ bench-slow-ranks:  ## check that ordinary trainings with saves and evaluations r
 	$(PY) -m tests.cluster torch
 	$(PY) -m benchmarks.slow_ranks $(ARGS)
 
-bench-rollout:  ## measure the cost of a weight update and of the gateway, in three minutes; ARGS="--runs 3"
+bench-rollout:  ## measure the cost of a weight update, and of the gateway next to nginx, in ten minutes; ARGS="--runs 3"
 	$(PY) -m benchmarks.rollout $(ARGS)
 
 bench-pool:  ## measure the time from a node's power-off to the first step, with and without a spare of a pool, and the time to deliver a verdict, in 12 minutes

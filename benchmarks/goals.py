@@ -41,7 +41,7 @@ class Checked:
     goal: Goal
     verdict: Verdict
     measured: Record | None
-    ratio: float | None  # to the peer; None without a peer, or if a run did not finish
+    ratio: float | None  # to the peer; None without a peer, if a run did not finish, or if the peer's is not above 0
 
 
 def check(goals: Sequence[Goal], records: Iterable[Record]) -> list[Checked]:
@@ -63,8 +63,8 @@ def _check(goal: Goal, measured: Record | None, peer: Record | None) -> Checked:
     if value is None:
         return Checked(goal, Verdict.MISSED, measured, None)
     peers = None if peer is None else goal.value(peer)
-    ratio = value / peers if peers else None
+    ratio = value / peers if peers is not None and peers > 0 else None
     short = goal.at_most is None or value <= goal.at_most
     # A peer that did not finish was slower than any number.
-    quicker = goal.at_most_ratio is None or ratio is None or ratio <= goal.at_most_ratio
+    quicker = goal.at_most_ratio is None or peers is None or value <= goal.at_most_ratio * peers
     return Checked(goal, Verdict.MET if short and quicker else Verdict.MISSED, measured, ratio)

@@ -1,7 +1,7 @@
 """`python -m benchmarks.rollout.engine`: inference servers that do nothing but take a configured time.
 
 /N/PATH is a call to server N. /N/slow?path=P&seconds=S makes its calls of P take S seconds; with a negative S they
-fail. All other calls take CALL_S, as an engine's would; a generation answers at once.
+fail. All other calls take CALL_S, as an engine's would; a health check answers at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import uvloop
 from aiohttp import web
 
 CALL_S = 0.05
-GENERATED = b'{"text": "' + b"x" * 500 + b'"}'
 
 
 async def serve() -> None:
@@ -23,9 +22,9 @@ async def serve() -> None:
         slow[request.match_info["n"], request.query["path"]] = float(request.query["seconds"])
         return web.Response()
 
-    async def generate(request: web.Request) -> web.Response:
+    async def health(request: web.Request) -> web.Response:
         await request.read()
-        return web.Response(body=GENERATED, content_type="application/json")
+        return web.Response(text="well")
 
     async def call(request: web.Request) -> web.Response:
         await request.read()
@@ -37,9 +36,7 @@ async def serve() -> None:
 
     app = web.Application()
     app.router.add_post("/{n}/slow", change)
-    app.router.add_get("/{n}/health_generate", generate)
-    app.router.add_post("/generate", generate)
-    app.router.add_get("/health", generate)
+    app.router.add_get("/{n}/health_generate", health)
     app.router.add_post("/{n}/{path:.*}", call)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()

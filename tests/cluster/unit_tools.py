@@ -1,4 +1,4 @@
-"""The programs that unit tests need: openssl, a C compiler and ip, which are Debian packages, and promtool.
+"""The programs that unit tests need: openssl, a C compiler, ip and nginx, which are Debian packages, and promtool.
 
 promtool is unpacked from Debian's package `prometheus` into the cache, because an installed package starts a server.
 """
@@ -13,7 +13,7 @@ from .failures import CommandFailed, MissingTool
 from .host_tools import ensure_tools, find_tool
 from .paths import Paths
 
-UNIT_TOOLS = {"openssl": "openssl", "cc": "gcc", "ip": "iproute2"}
+UNIT_TOOLS = {"openssl": "openssl", "cc": "gcc", "ip": "iproute2", "nginx": "nginx-light"}
 PACKAGE = "prometheus"
 DOWNLOAD_LIMIT_S = 300
 

@@ -37,6 +37,17 @@ def test_a_ratio_to_a_peer(own: float, verdict: Verdict) -> None:
     assert seen.ratio == own
 
 
+@pytest.mark.parametrize(
+    ("own", "peer", "verdict"), [(0.1, -0.2, Verdict.MISSED), (0.1, 0.0, Verdict.MISSED), (-0.2, 0.0, Verdict.MET)]
+)
+def test_a_difference_of_a_peer_may_be_0_or_less(own: float, peer: float, verdict: Verdict) -> None:
+    goal = Goal("next-round", 64, "seconds", peer="nvrx", at_most_ratio=1.5)
+    seen = checked(goal, record("understudy", own), record("nvrx", peer))
+
+    assert seen.verdict is verdict
+    assert seen.ratio is None
+
+
 def test_both_bounds_count() -> None:
     goal = Goal("next-round", 64, "seconds", at_most=0.2, peer="nvrx", at_most_ratio=0.5)
 
