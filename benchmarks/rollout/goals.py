@@ -1,4 +1,4 @@
-"""The goals: the transaction and its undo are not noticeable beside the engines' own work, the gateway is not beside nginx."""
+"""The goals: an update and its undo cost little beside the work of the engines, and the gateway little beside nginx."""
 
 from __future__ import annotations
 
