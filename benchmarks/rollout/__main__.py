@@ -19,9 +19,10 @@ from benchmarks.records import Sample
 from benchmarks.report import add_arguments, open_journal, show
 from benchmarks.rollout import load, updates
 from benchmarks.rollout.goals import GOALS, NGINX, RATE, REPLICAS, gateway_case
-from benchmarks.rollout.proxies import NGINX_TOOL, Proxies, gateways, nginxes
+from benchmarks.rollout.proxies import Proxies, gateways, nginxes
 from tests.cluster.commands import Progress
-from tests.cluster.host_tools import ensure_tools
+from tests.cluster.paths import Paths
+from tests.cluster.unit_tools import NGINX as NGINX_PROGRAM
 
 GATEWAY = "gateway"
 CASES = ("update-overhead", "restore", GATEWAY)
@@ -71,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     add_arguments(parser)
     chosen = parser.parse_args(arguments)
     if GATEWAY in chosen.cases:
-        ensure_tools(NGINX_TOOL, Progress())
+        NGINX_PROGRAM.ensure(Paths.from_environment(), Progress())
     journal = open_journal("rollout", chosen)
 
     def missing(case: str, size: int) -> list[int]:

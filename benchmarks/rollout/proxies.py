@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.child import CHECKOUT
-from tests.cluster.host_tools import tool
+from tests.cluster.paths import Paths
+from tests.cluster.unit_tools import NGINX
 
-#: The program and its Debian package, for ensure_tools.
-NGINX_TOOL = {"nginx": "nginx-light"}
 START_S = 60.0
 #: One process with one thread, as a gateway. Connections are kept open on both sides.
 _NGINX = """
@@ -90,6 +89,7 @@ def _port_of(gateway: subprocess.Popen[str]) -> int:
 @contextmanager
 def nginxes(servers: Sequence[int]) -> Iterator[Proxies]:
     """servers: their ports."""
+    program = NGINX.get(Paths.from_environment())
     with ExitStack() as stack:
         ports = _free_ports(len(servers))
         pids = []
@@ -97,7 +97,7 @@ def nginxes(servers: Sequence[int]) -> Iterator[Proxies]:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-nginx-")))
             config = folder / "nginx.conf"
             config.write_text(_NGINX.format(folder=folder, server=server, port=port))
-            process = stack.enter_context(_process([tool("nginx"), "-p", str(folder), "-c", str(config)]))
+            process = stack.enter_context(_process([program, "-p", str(folder), "-c", str(config)]))
             pids.append(process.pid)
         for port in ports:
             _await_listener(port)

@@ -32,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
     images = verbs.add_parser("images", help="build changed images (base and the project's), and load them")
     images.add_argument("names", nargs="*", metavar="base|operator|sidecar", help="default: all three")
     verbs.add_parser("binaries", help="build Kubernetes' programs into the cache")
-    verbs.add_parser("unit-tools", help="install the tools of unit tests: openssl, a C compiler, promtool")
+    verbs.add_parser("unit-tools", help="install the tools of unit tests: openssl, a C compiler, promtool, nginx")
     verbs.add_parser("chromium", help="install the browser of tests/ui")
     verbs.add_parser("torch", help="install torch into the cache, for pods to mount")
     logs = verbs.add_parser("logs", help="collect logs, objects and events")

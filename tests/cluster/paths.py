@@ -2,7 +2,7 @@
 
     <cache>/bin-<hash of go.mod and go.sum>/   the built programs;  <cache>/dns-<hash>/  the name server
     <cache>/base-image/, <cache>/images/       OCI archives;  <cache>/buildah/  its storage
-    <cache>/promtool                           Prometheus' tool, for tests of the alerts
+    <cache>/promtool, <cache>/nginx            programs for unit tests
     <cache>/torch-<version>/                   an installed torch, mounted into pods
     <cache>/cluster/                           certificates, logs, etcd, one folder per node
 
@@ -41,10 +41,6 @@ class Paths:
     @property
     def name_server(self) -> Path:
         return self.cache / f"dns-{content_hash([DNS / 'go.mod', DNS / 'go.sum', DNS / 'main.go'])}"
-
-    @property
-    def promtool(self) -> Path:
-        return self.cache / "promtool"
 
     @property
     def state(self) -> Path:
