@@ -156,7 +156,7 @@ def test_a_server_that_exits_with_success_is_started_again() -> None:
     assert event.message == (
         "Job llm-rollout-1 is created again: its server has exited with code 0, and the training still needs it"
     )
-    # and the event of one exit has one name, whoever writes it
+    # and its key names this exit, so that two operators write one event
     assert event.key == f"exit of {COMPLETE.uid}"
 
 

@@ -117,6 +117,17 @@ def on_the_line(pod: Pod = S) -> Calls:
     return calls
 
 
+def after_a_loss() -> Calls:
+    """The coordinator S is lost, A0 and A1 are called, and A1 knows no other coordinator."""
+    calls = on_the_line()
+    calls.follow([S, A0, A1])
+    calls.dialed()
+    calls.loses(S)
+    calls.later(LINGER_S)
+    calls.receives(A1, refused())
+    return calls
+
+
 # The called pods ----------------------------------------------------------------------------------------------------
 
 
@@ -260,13 +271,8 @@ def test_a_coordinator_without_a_majority_does_not_end_the_search():
 
 def test_pods_that_may_wait_for_an_election_get_the_name_of_an_appointed_coordinator():
     # given a lost coordinator, and two pods that know no other
-    calls = on_the_line()
-    calls.follow([S, A0, A1])
-    calls.dialed()
-    calls.loses(S)
-    calls.later(LINGER_S)
+    calls = after_a_loss()
     calls.receives(A0, refused())
-    calls.receives(A1, refused())
     # when one of them is appointed, and a third pod has not answered yet
     calls.follow([Callee(A0.uid, A0.ip, Appoint(7, -1, {})), T, A1], term=Term(7, 0))
     calls.dialed()
@@ -277,12 +283,7 @@ def test_pods_that_may_wait_for_an_election_get_the_name_of_an_appointed_coordin
 
 
 def test_pods_get_the_name_of_an_elected_coordinator_from_each_other():
-    calls = on_the_line()
-    calls.follow([S, A0, A1])
-    calls.dialed()
-    calls.loses(S)
-    calls.later(LINGER_S)
-    calls.receives(A1, refused())
+    calls = after_a_loss()
     calls.receives(A0, coordinator_snapshot(A0, term=2))
     assert [x for x in calls.sent if isinstance(x[1], Superseded)] == []
 
