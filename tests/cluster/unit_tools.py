@@ -21,10 +21,12 @@ DOWNLOAD_LIMIT_S = 300
 
 @dataclass(frozen=True)
 class UnpackedTool:
-    """A program that Debian has in a package that starts a server. path: in the package."""
+    """A program that is in a package that starts a server. packages: one of them has it, in each release of Debian and
+    Ubuntu. path: in the package.
+    """
 
     name: str
-    package: str
+    packages: tuple[str, ...]
     path: str
 
     def find(self, paths: Paths) -> str | None:
@@ -50,15 +52,15 @@ class UnpackedTool:
                 f"{self.name} is not on this machine, and neither are apt-get and dpkg-deb, which would get it. "
                 f"Put {self.name} into /usr/local/bin"
             )
-        progress.report(f"unpacking {self.name} of Debian's package {self.package} into the cache")
+        progress.report(f"unpacking {self.name} from Debian's {' and '.join(self.packages)} into the cache")
         workshop = paths.cache / f".{self.name}.{os.getpid()}"
         workshop.mkdir(parents=True)
         try:
             if os.geteuid() == 0:
                 run(["apt-get", "update", "-q"], timeout_s=DOWNLOAD_LIMIT_S)
-            run(["apt-get", "download", "-q", self.package], timeout_s=DOWNLOAD_LIMIT_S, cwd=workshop)
-            (package,) = workshop.glob("*.deb")
-            run(["dpkg-deb", "--extract", package, workshop / "unpacked"], timeout_s=DOWNLOAD_LIMIT_S)
+            run(["apt-get", "download", "-q", *self.packages], timeout_s=DOWNLOAD_LIMIT_S, cwd=workshop)
+            for package in workshop.glob("*.deb"):
+                run(["dpkg-deb", "--extract", package, workshop / "unpacked"], timeout_s=DOWNLOAD_LIMIT_S)
             (workshop / "unpacked" / self.path).rename(self._kept(paths))
         except (CommandFailed, OSError) as error:
             raise MissingTool(f"no {self.name}: put one into /usr/local/bin, or try again. {error}") from error
@@ -69,8 +71,8 @@ class UnpackedTool:
         return paths.cache / self.name
 
 
-PROMTOOL = UnpackedTool("promtool", "prometheus", "usr/bin/promtool")
-NGINX = UnpackedTool("nginx", "nginx", "usr/sbin/nginx")
+PROMTOOL = UnpackedTool("promtool", ("prometheus",), "usr/bin/promtool")
+NGINX = UnpackedTool("nginx", ("nginx", "nginx-light"), "usr/sbin/nginx")
 
 
 def ensure_unit_tools(paths: Paths, progress: Progress) -> None:
