@@ -90,6 +90,9 @@ ELECTABLE: Mapping[str, Observed] = {
     "all have ended, and the first pod has answered a moment ago": alone(
         (A0, ended(A1), ended(S), ended(T), ended(U)), responding_since=NOW - RESPONDING_S + 0.1
     ),
+    "all have ended a moment ago, and a pod has answered before": alone(
+        (A0, ended(A1), ended(S), ended(T), ended(U)), RESPONDING_S - 0.1, responding_since=NOW - 60.0
+    ),
     "all have ended, and no pod answers": alone((A0, ended(A1), ended(S), ended(T), ended(U)), responders=[]),
     "the only candidates have ended, and a majority may know others": alone(
         (A0, A1, ended(S), ended(T), U), UNREACHABLE_S - 0.1, snapshot=snapshot_of(standby_coordinators=[T])
