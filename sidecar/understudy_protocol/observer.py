@@ -87,12 +87,15 @@ class DrillOrder:
 
 @dataclass(frozen=True)
 class Nodes:
-    """The verdicts of all nodes of the job's pods, drains, and a drill. They replace those of the previous message."""
+    """The verdicts of all nodes of the job's pods, drains, a drill, and pods that have ended. They replace those of the
+    previous message.
+    """
 
     facts: tuple[NodeFact, ...]
     at: float = 0.0  # when they were valid; 0: not known
     drains: tuple[DrainRequest, ...] = ()
     drill: Optional[DrillOrder] = None
+    ended_pods: tuple[str, ...] = ()  # uids of voters that have ended: a new coordinator does not wait for them
 
 
 @dataclass(frozen=True)

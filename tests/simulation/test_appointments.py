@@ -1,5 +1,6 @@
-"""A job that loses the majority of its pods at once: the operator appoints a coordinator once it knows that they have
-ended, and the pods that wait for an election join it at once.
+"""A job that loses several pods at once, its coordinator among them: the operator knows which pods have ended. If they
+were the majority, it appoints a coordinator, and the pods that wait for an election join it at once. An elected
+coordinator waits for none of them.
 """
 
 from __future__ import annotations
@@ -26,3 +27,17 @@ def test_spares_take_the_ranks_of_a_lost_majority_within_5_s(seed: int) -> None:
         pod.kill()
     # then the next round has started workers
     job.until(lambda: job.token > round_before, 5.0)
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_an_elected_coordinator_does_not_wait_for_pods_that_have_ended(seed: int) -> None:
+    """It waited 12 s for the active pod, which could have been in the candidate pool of another pod."""
+    # given a job of three active pods and four spares
+    job = Job(Setup(actives=3, spares=4, machines=12, steps=40000), seed=seed)
+    coordinator, round_before = job.coordinator_pod(), job.token
+    active = next(pod for pod in job.cluster.seated() if pod is not coordinator)
+    # when the coordinator and an active pod are deleted, and the others are a majority
+    for pod in (coordinator, active):
+        pod.kill()
+    # then the next round has started workers
+    job.until(lambda: job.token > round_before, 3.5)

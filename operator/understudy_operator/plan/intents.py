@@ -138,6 +138,7 @@ class Follow:
     running: Mapping[str, str] = field(default_factory=dict)
     message_bytes: int = MESSAGE_BYTES  # the largest accepted message of a pod
     drill: DrillOrder | None = None  # for the coordinator
+    ended_pods: tuple[str, ...] = ()  # for the coordinator: uids
 
 
 @dataclass(frozen=True)

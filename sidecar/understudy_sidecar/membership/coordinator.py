@@ -38,6 +38,8 @@ one. The first close is final. Without a majority of the voters the coordinator 
 counts no silent member as lost, and no fault of a worker.
 """
 
+from dataclasses import replace
+
 from understudy_protocol import membership as m
 from understudy_protocol.enums import RoundToken, Term
 from understudy_protocol.observer import Appoint, End, Nodes, Snapshot, Superseded
@@ -263,6 +265,7 @@ class Coordinator:
         state = self.state
         state.round_check.request()
         state.notify_observers()
+        state.previous = replace(state.previous, ended_pods=frozenset(nodes.ended_pods))
         proactive.on_requests(state, nodes.drains)
         if nodes.drill is not None:
             drills.on_order(state, nodes.drill, state.now)

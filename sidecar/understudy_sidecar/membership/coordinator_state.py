@@ -40,6 +40,7 @@ class PreviousTerm:
     leader_snapshot: m.LeaderSnapshot | None = None  # the newest; names the previous rank holders and coordinator
     appointment: Appoint | None = None  # None if members have elected this coordinator
     running_pods: frozenset[str] = frozenset()  # uids of the running pods, from the operator; empty: unknown
+    ended_pods: frozenset[str] = frozenset()  # uids of voters that have ended, from the operator
 
 
 @dataclass

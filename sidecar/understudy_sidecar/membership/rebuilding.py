@@ -273,7 +273,7 @@ def _expected(state: CoordinatorState) -> frozenset[str]:
 
 def _gone(state: CoordinatorState) -> set[str]:
     """uids of pods that do not join any more."""
-    return {state.previous.coordinator_uid, *state.fault_history.evicted}
+    return {state.previous.coordinator_uid, *state.previous.ended_pods, *state.fault_history.evicted}
 
 
 def _rebuild_deadline(state: CoordinatorState, previous: PreviousRound) -> float:

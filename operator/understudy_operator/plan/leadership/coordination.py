@@ -27,6 +27,7 @@ from understudy_operator.plan.faults.drains import drain_requests
 from understudy_operator.plan.intents import MESSAGE_BYTES, POD_BYTES, Callee, Follow, PatchPod, Unfollow
 from understudy_operator.plan.leadership.elections import (
     UNREACHABLE_S,
+    ended_voters,
     has_voters,
     lacks_other_voter,
     missing_voters,
@@ -121,8 +122,16 @@ def plan_link(observed: Observed, leadership: Leadership, now: float) -> Follow 
     others = [Callee(pod.uid, pod.address) for pod in contacted]
     nodes, drains = _nodes(observed, running.values(), now), drain_requests(running.values())
     addresses = {uid: pod.address for uid, pod in running.items()}
-    first_callees, other_callees = _reachable(first), _reachable(others)
-    return Follow(leadership.as_term, first_callees, other_callees, nodes, drains, addresses, _message_bytes(observed))
+    return Follow(
+        leadership.as_term,
+        _reachable(first),
+        _reachable(others),
+        nodes,
+        drains,
+        addresses,
+        _message_bytes(observed),
+        ended_pods=ended_voters(observed),
+    )
 
 
 def _send_end(observed: Observed, leadership: Leadership, close: Close) -> Follow | Unfollow:

@@ -110,6 +110,20 @@ def missing_voters(observed: Observed) -> frozenset[str]:
     return frozenset(snapshot.voters) - reached
 
 
+def ended_voters(observed: Observed) -> tuple[str, ...]:
+    """uids of the voters that a new coordinator need not wait for: their pods have ended, or no longer exist.
+
+    It waits only for a limited time anyway, so this needs less proof than an appointment.
+    """
+    snapshot = observed.snapshot
+    if snapshot is None or not snapshot.waiting_for:
+        return ()
+    ended = provably_ended(observed)
+    existing = {pod.uid for pod in (*observed.pods, *observed.claimed)}
+    missing = set(snapshot.voters).difference(member.pod_uid for member in snapshot.members)
+    return tuple(sorted(uid for uid in missing if uid not in existing or ended(uid)))
+
+
 def _casting_vote(observed: Observed, snapshot: Snapshot, ended: Callable[[str], bool], now: float) -> str:
     link = observed.coordination
     left = [uid for uid in snapshot.voters if not ended(uid)]

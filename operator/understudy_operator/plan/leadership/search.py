@@ -2,7 +2,7 @@
 
     state      event                                            next       action
     ---------  -----------------------------------------------  ---------  -------------------------------------------
-    SEARCHING  Snapshot of the newest term known, or newer      FOUND      send the facts about nodes, and the drains
+    SEARCHING  Snapshot of the newest term known, or newer      FOUND      send facts about nodes and pods, and drains
     SEARCHING  Snapshot of an older term                        SEARCHING  none: it was replaced, and may not know
     SEARCHING  Refused with the name of a pod of the job        SEARCHING  connect to that pod, too
     FOUND      Snapshot of a newer term on another connection   FOUND      take that pod for the leader
@@ -266,8 +266,9 @@ class Search:
         self.version += 1
 
     def _take_messages(self, now: float) -> list[PodMessage]:
-        """The messages to send now, with facts about nodes and drains that the leader does not have yet."""
-        wanted = Nodes(self._follow.nodes, drains=self._follow.drains, drill=self._follow.drill)
+        """The messages to send now, with facts and drains that the leader does not have yet."""
+        follow = self._follow
+        wanted = Nodes(follow.nodes, drains=follow.drains, drill=follow.drill, ended_pods=follow.ended_pods)
         holder = self.coordination.coordinator_uid
         if holder and wanted != self._nodes_sent:
             self._nodes_sent = wanted

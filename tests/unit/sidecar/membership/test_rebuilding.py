@@ -15,9 +15,9 @@ from understudy_protocol.enums import (
     Term,
     WorkersState,
 )
-from understudy_protocol.observer import Cause, Recovery
+from understudy_protocol.observer import Cause, Nodes, Recovery
 from understudy_protocol.recovery import CountedFault, History
-from understudy_sidecar.membership.events import Tick
+from understudy_sidecar.membership.events import FromOperator, Tick
 from understudy_sidecar.membership.round_state import RoundPhase
 
 SETTLE_S = 12.0
@@ -90,6 +90,24 @@ def test_the_next_round_does_not_wait_for_a_pod_that_has_ended() -> None:
     driven.join("spare-0")
     assert driven.assigned() == {}
     driven.join("active-0", ROUND, 0, RUNNING)
+    assert driven.assigned() == {"active-0": 0, "spare-0": 1}
+
+
+def test_an_elected_coordinator_does_not_wait_for_pods_that_the_operator_reports_as_ended() -> None:
+    """It waited 12 s: they could have been in the candidate pool of another pod."""
+    # given two active pods and three spares, one of which coordinates, and an active pod and the coordinator are lost
+    voters = ("uid-active-0", "uid-active-1", "uid-spare-0", "uid-spare-1", "uid-spare-2")
+    leader_snapshot = m.LeaderSnapshot(ConfigVersion(1, 1, 1), voters, (), "uid-spare-2", {}, token=ROUND)
+    driven = DrivenCoordinator(2, elected=leader_snapshot)
+    driven.join("spare-0")
+    driven.join("spare-1")
+    driven.join("active-0", ROUND, 0, WorkersState.FAILED)
+    assert driven.assigned() == {}
+    # when the operator reports one of them, and then both
+    driven.do(FromOperator(Nodes((), driven.now, ended_pods=("uid-spare-2",))))
+    assert driven.assigned() == {}
+    driven.do(FromOperator(Nodes((), driven.now, ended_pods=("uid-active-1", "uid-spare-2"))))
+    # then the next round is formed at once
     assert driven.assigned() == {"active-0": 0, "spare-0": 1}
 
 

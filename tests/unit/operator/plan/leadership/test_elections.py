@@ -377,6 +377,41 @@ def test_an_appointed_pod_learns_how_long_ago_the_coordinator_was_lost():
     assert callee.appoint.coordinator_lost_s == 5.0
 
 
+# An elected coordinator ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pods", "waiting_for", "sent"),
+    [
+        pytest.param((A0, T, U), "the members", ("uid-a1", "uid-s"), id="both no longer exist"),
+        pytest.param((A0, ended(A1), S, T, U), "the members", ("uid-a1",), id="one has ended, and one may join"),
+        pytest.param((A0, terminating(A1), T, U), "the members", ("uid-s",), id="one may hand over its snapshot"),
+        pytest.param((A0, T, U), "", (), id="it waits for no member"),
+    ],
+)
+def test_a_new_coordinator_learns_which_voters_have_ended(
+    pods: tuple[Pod, ...], waiting_for: str, sent: tuple[str, ...]
+):
+    # given a coordinator that three of five voters have joined
+    joined = [member(A0, 0), member(T, None), member(U, None)]
+    snapshot = a_snapshot(joined, number=3, epoch=4, term=2, coordinator=T, voters=PODS, waiting_for=waiting_for)
+    given = observed(JOB, pods, snapshot)
+    # when the operator follows it
+    link = plan_link(given, plan_leadership(given, NOW), NOW)
+    # then it is sent those that cannot join any more
+    assert isinstance(link, Follow)
+    assert link.ended_pods == sent
+
+
+def test_a_voter_that_is_a_spare_of_a_pool_exists():
+    joined = [member(A0, 0), member(T, None), member(U, None)]
+    snapshot = a_snapshot(joined, number=3, epoch=4, term=2, coordinator=T, voters=PODS, waiting_for="the members")
+    given = observed(JOB, (A0, T, U), snapshot, claimed=(S,))
+    link = plan_link(given, plan_leadership(given, NOW), NOW)
+    assert isinstance(link, Follow)
+    assert link.ended_pods == ("uid-a1",)
+
+
 @pytest.mark.parametrize(
     ("others_ready", "for_s", "is_deleted"),
     [

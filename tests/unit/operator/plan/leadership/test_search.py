@@ -66,9 +66,10 @@ class Calls:
         nodes: tuple[NodeFact, ...] = (),
         running: Sequence[Pod] = (A0, A1, S, T, U),
         drains: tuple[DrainRequest, ...] = (),
+        ended_pods: tuple[str, ...] = (),
     ) -> None:
         present = {x.uid: x.ip for x in running}
-        follow = Follow(term, _callees(first), _callees(others), nodes, drains, present)
+        follow = Follow(term, _callees(first), _callees(others), nodes, drains, present, ended_pods=ended_pods)
         self._record(self.search.follow(follow, self.now))
 
     def appoint(self, pod: Pod, epoch: int, others: Sequence[Pod] = ()) -> None:
@@ -650,6 +651,15 @@ def test_the_coordinator_is_sent_drains_whenever_they_change():
     calls.follow([S])
     sent = [message.drains for _, message in calls.sent if isinstance(message, Nodes)]
     assert sent == [(), drains, ()]
+
+
+def test_the_coordinator_is_sent_the_pods_that_have_ended_whenever_they_change():
+    calls = on_the_line()
+    calls.follow([S], ended_pods=("uid-a0",))
+    calls.follow([S], ended_pods=("uid-a0",))
+    calls.follow([S])
+    sent = [message.ended_pods for _, message in calls.sent if isinstance(message, Nodes)]
+    assert sent == [(), ("uid-a0",), ()]
 
 
 def test_a_new_coordinator_and_a_new_line_are_sent_the_node_facts():
