@@ -14,8 +14,8 @@ from understudy_launcher.events import StepsRead
 from understudy_protocol.enums import RoundToken
 from understudy_protocol.launcher import Stepped
 
-READ_EVERY_S = 0.5
-REPORT_EVERY_S = 0.5
+READ_EVERY_S = 0.25
+REPORT_EVERY_S = 0.25
 INTERVALS = 20
 LATE_S = 3.0
 

@@ -106,7 +106,7 @@ class Unkillable:
 
 @dataclass(frozen=True)
 class Stepped:
-    """A completed step: the first of a round, then the newest at most twice a second.
+    """A completed step: the first of a round, then the newest at most four times a second.
 
     pause_s: seconds from the last step of the earlier rounds on this pod to the first step of this round, by the pod's
     own clock. None if no earlier round made a step here. is_counted: the script does not call step(), so `step` is the

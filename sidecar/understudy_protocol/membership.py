@@ -258,7 +258,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Progress:
-    """A completed step. Sent for the first step of a round, then at most twice a second.
+    """A completed step. Sent for the first step of a round, then at most four times a second.
 
     pause_s, is_counted: as in the launcher's Stepped.
     """

@@ -4,7 +4,7 @@ The worker inherits two files, and their numbers in UNDERSTUDY_STEP_FD as `BELL,
 they open `bell` and `page-LOCAL_RANK` in the folder UNDERSTUDY_STEP_FOLDER:
 
     BELL   a pipe: a process writes a byte at its first step, and the launcher reads the page at once
-    PAGE   mapped: native signed 64-bit words. The launcher reads them twice a second, and at the end
+    PAGE   mapped: native signed 64-bit words. The launcher reads them four times a second, and at the end
            0 MAGIC      1 calls of step()  2 the newest step  3 the total, or -1, or COUNTED
            4 its time, in ns of CLOCK_MONOTONIC               5 the pid of the process that steps
            6 the signal on which it dumps its stacks (stacks.py); 0: on none

@@ -25,7 +25,7 @@ from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.roster import MemberRecord
 from understudy_sidecar.membership.round_state import RoundPhase
 
-#: Launchers check twice a second, and write the stacks of their workers before they report.
+#: Launchers check four times a second, and write the stacks of their workers before they report.
 GATHER_S = 3.0
 #: A launcher has its workers write one after the other, which takes 6 s at most.
 STACKS_S = 8.0

@@ -2,10 +2,10 @@
 
 Rules: at most five a second. At 10,000 members, where a snapshot takes a tenth of a second, they take at most
 MAX_CPU_SHARE of the time. While more than MANY_UNACKED members have not acknowledged their assignment, no snapshot is
-sent for up to ASSIGNMENT_S: the assignments come first. If only the progress has changed, only that is sent. Each
-message of an observer is answered with the next message, whether or not there is news. Two messages are sent at once,
-because this process may end a moment later: the close, and the first snapshot with the voters of this term, without
-which the operator does not know whether an election is possible.
+sent for up to ASSIGNMENT_S: the assignments come first. If only the progress has changed, only that is sent, at most
+twice a second. Each message of an observer is answered with the next message, whether or not there is news. Two
+messages are sent at once, because this process may end a moment later: the close, and the first snapshot with the
+voters of this term, without which the operator does not know whether an election is possible.
 """
 
 from collections.abc import Callable
@@ -18,6 +18,7 @@ from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.events import Broadcast
 
 INTERVAL_S = 0.2
+PROGRESS_S = 0.5
 MAX_CPU_SHARE = 0.05
 ASSIGNMENT_S = 1.0
 
@@ -93,9 +94,13 @@ class Observation:
     def _allowed_at(self) -> float:
         """When the next message may be sent."""
         coordinator = self._coordinator()
-        if coordinator is None or len(coordinator.state.roster.unacked) <= MANY_UNACKED:
+        if coordinator is None:
             return self._not_before
-        return max(self._not_before, coordinator.state.round.formed_at + ASSIGNMENT_S)
+        if len(coordinator.state.roster.unacked) > MANY_UNACKED:
+            return max(self._not_before, coordinator.state.round.formed_at + ASSIGNMENT_S)
+        if not self._unanswered and (coordinator.state.term, coordinator.state.version) == self._sent_version:
+            return max(self._not_before, self._sent_at + PROGRESS_S)
+        return self._not_before
 
     def _has_ended(self) -> bool:
         coordinator = self._coordinator()

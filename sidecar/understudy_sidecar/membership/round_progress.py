@@ -63,7 +63,7 @@ def _newest_before(state: CoordinatorState, progress: StepProgress | None, token
     """The newest step before this round; None: not known, or counted. progress: as this coordinator knows it. token: of
     the round that made it.
 
-    Progress is reported twice a second, so the pods know newer steps, and a new coordinator knows no progress.
+    Progress is reported four times a second, so the pods know newer steps, and a new coordinator knows no progress.
     """
     if progress is not None and progress.is_counted:
         return None

@@ -3,9 +3,11 @@
 - A connection that the kernel ended (TCP keepalive, TCP_USER_TIMEOUT) makes its member a suspect. A suspect is lost
   when the training also stops (a stall, or any fault), or after `silent_after_s`; until then the training may still run
   over another network.
-- When the training stalls, the coordinator pings every active at once. If a machine acknowledges neither this packet
-  nor earlier ones, its member is lost about a second after the last packet from the machine (tcp.py). A member that
-  does not answer within `answer_s` is lost too: this also finds frozen processes, whose kernels still acknowledge data.
+- When a step is late, and when the training stalls, the coordinator pings every active at once. If a machine
+  acknowledges neither this packet nor earlier ones, its member is lost about a second after the last packet from the
+  machine (tcp.py). In a stall, a member that does not answer within `answer_s` is lost too: this also finds frozen
+  processes, whose kernels still acknowledge data. Pings for late steps are at least `probe_again_s` and one heartbeat
+  interval apart, because in some trainings many steps are late.
 - A member that leaves `HEARTBEATS` regular heartbeats unanswered is lost (a hung sidecar), even while the training
   runs.
 - An active that does not acknowledge its assignment within `answer_s` is lost. If its machine acknowledges no packet
@@ -52,6 +54,7 @@ class SilentMember:
 class _Probe:
     heartbeat: int  # its number
     until: float
+    is_early: bool  # the step was late, and the training did not stall yet
     is_done: bool = False
 
 
@@ -62,6 +65,7 @@ class SilenceWatch:
     ack_until: float | None = None
     ack_is_late_at: float | None = None  # when the machines of members that have not acknowledged are looked at
     probe: _Probe | None = None
+    early_again_at: float = 0.0  # no probe for a late step before
     lease_s: float = 0.0  # after which disconnected members end their workers; 0: never
     _heartbeat_queue: list[str] = field(default_factory=list)  # uids that get a heartbeat in this turn; last first
 
@@ -96,7 +100,7 @@ class SilenceWatch:
         """The members whose silence counts as a loss now. is_stopped: no round runs."""
         found = [*self._unacknowledged(roster, now)]
         if roster.suspects:
-            found += self._lost_suspects(roster, is_stopped or self._is_stalled(steps, now), now)
+            found += self._lost_suspects(roster, is_stopped or steps.is_stalled(now), now)
         found += self._unanswered(roster, now)
         return list({silent.member.uid: silent for silent in found}.values())
 
@@ -105,12 +109,16 @@ class SilenceWatch:
     ) -> tuple[list[MemberRecord], list[SilentMember]]:
         """The members that get the next heartbeat now, and those that have left too many unanswered.
 
-        number: of that heartbeat. It goes to a slice of all members at the regular time, or to all actives in a stall.
+        number: of that heartbeat. It goes to a slice of all members at the regular time, or to all actives as a probe.
         """
         if now >= self.heartbeat_at:
             return self._next_heartbeats(roster, now, number)
         if self._is_probe_due(steps, now):
-            self.probe = _Probe(number, now + self.timeouts.answer_s)
+            is_early = not steps.is_stalled(now)
+            self.probe = _Probe(number, now + self.timeouts.answer_s, is_early)
+            if is_early:
+                heartbeat_s = self.heartbeat_s_of(len(roster.connected))
+                self.early_again_at = now + max(self.timeouts.probe_again_s, heartbeat_s)
             return [m for m in roster.active_members() if m.link is not None], []
         return [], []
 
@@ -122,23 +130,24 @@ class SilenceWatch:
         return [roster.members[uid] for uid in sorted(roster.unacked)]
 
     def is_probed(self, number: int) -> bool:
-        """Whether this heartbeat went to all actives, in a stall."""
+        """Whether this heartbeat went to all actives, because a step is late or the training stalls."""
         return self.probe is not None and self.probe.heartbeat == number
 
     def find_unreachable(
         self, roster: Roster, steps: StepWatch, links: frozenset[int], now: float
     ) -> list[SilentMember]:
-        """The actives with these links that also owe an answer: to an assignment, or to the probe if the training still
-        stalls. Their machines acknowledge no packet.
+        """The actives with these links that also owe an answer: to an assignment, or to the probe if the step is still
+        late. Their machines acknowledge no packet.
         """
         probe = self.probe
-        waits_for_answer = probe is not None and not probe.is_done and self._is_stalled(steps, now)
+        waits_for_answer = probe is not None and not probe.is_done and steps.is_late(now)
+        late = "the training stalled" if steps.is_stalled(now) else "a step was late"
         found = []
         for member in [x for x in roster.active_members() if x.link in links]:
             if member.uid in roster.unacked:
                 found.append(SilentMember(member, f"it did not acknowledge its assignment, {_UNREACHABLE}"))
             elif waits_for_answer and probe is not None and member.answered < probe.heartbeat:
-                found.append(SilentMember(member, f"the training stalled, {_UNREACHABLE}"))
+                found.append(SilentMember(member, f"{late}, {_UNREACHABLE}"))
         return found
 
     def deadline(self, roster: Roster, steps: StepWatch) -> float:
@@ -146,10 +155,15 @@ class SilenceWatch:
         if roster.suspects:
             times.append(next(iter(roster.suspects.values())) + self.timeouts.silent_after_s)
         times += [at for at in (self.ack_until, self.ack_is_late_at) if at is not None]
-        if self.probe is not None and not self.probe.is_done:
-            times.append(self.probe.until)
-        elif (stalls_at := steps.stalls_at()) is not None:
-            times.append(max(stalls_at, self.probe.until + self.timeouts.probe_again_s) if self.probe else stalls_at)
+        late_at, stalls_at, probe = steps.late_at(), steps.stalls_at(), self.probe
+        if late_at is None or stalls_at is None:
+            return min(times)
+        if probe is None:
+            times.append(min(stalls_at, max(late_at, self.early_again_at)))
+        elif probe.is_early:
+            times.append(stalls_at)
+        else:
+            times.append(probe.until + (self.timeouts.probe_again_s if probe.is_done else 0.0))
         return min(times)
 
     def _next_heartbeats(
@@ -167,15 +181,15 @@ class SilenceWatch:
         silent = f"it did not answer {HEARTBEATS} heartbeats"
         return probed, [SilentMember(member, silent) for member in probed if len(member.unanswered) > HEARTBEATS]
 
-    def _is_stalled(self, steps: StepWatch, now: float) -> bool:
-        stalls_at = steps.stalls_at()
-        return stalls_at is not None and now >= stalls_at
-
     def _is_probe_due(self, steps: StepWatch, now: float) -> bool:
-        if not self._is_stalled(steps, now):
+        if not steps.is_late(now):
             self.probe = None
             return False
-        return self.probe is None or (self.probe.is_done and now >= self.probe.until + self.timeouts.probe_again_s)
+        if not steps.is_stalled(now):
+            return self.probe is None and now >= self.early_again_at
+        if self.probe is None or self.probe.is_early:
+            return True
+        return self.probe.is_done and now >= self.probe.until + self.timeouts.probe_again_s
 
     def _lost_suspects(self, roster: Roster, is_stopped: bool, now: float) -> Iterator[SilentMember]:
         for uid, since in roster.suspects.items():
@@ -197,7 +211,7 @@ class SilenceWatch:
             yield SilentMember(roster.members[uid], reason)
 
     def _unanswered(self, roster: Roster, now: float) -> Iterable[SilentMember]:
-        if self.probe is None or self.probe.is_done or now < self.probe.until:
+        if self.probe is None or self.probe.is_early or self.probe.is_done or now < self.probe.until:
             return
         probe = self.probe
         self.probe = replace(probe, is_done=True)

@@ -1,17 +1,18 @@
 """The steps that workers report, and the reports that they hang: facts. silence.py and hangs.py decide.
 
-A round stalls if it has stepped and then reports no step for three times its median step (at least one second), plus
-the half second between reports. A stall alone proves nothing (a save, an evaluation): it makes the coordinator ping all
-members. A round whose script never reports a step cannot stall; heartbeats detect its lost members.
+A step is late if the round has stepped and then reports no step for twice its median step (at least half a second),
+plus the time between reports. A round stalls after three times its median step (at least one second), plus the same
+time. Both alone prove nothing (a save, an evaluation): they make the coordinator ping all members. In a round whose
+script never reports a step, no step is late; heartbeats detect its lost members.
 """
 
 from dataclasses import dataclass, field
 
 from understudy_protocol.membership import Hung
 
-REPORT_EVERY_S = 0.5
-MIN_STALL_S = 1.0
-MEDIANS = 3
+REPORT_EVERY_S = 0.25
+MIN_LATE_S, LATE_MEDIANS = 0.5, 2
+MIN_STALL_S, STALL_MEDIANS = 1.0, 3
 
 
 @dataclass
@@ -26,11 +27,24 @@ class StepWatch:
         self.last_step_at = now
         self.median_step_s = median_step_s or self.median_step_s
 
+    def late_at(self) -> float | None:
+        """When the next step is late unless it is reported before; None while it cannot be late."""
+        return self._after(LATE_MEDIANS, MIN_LATE_S)
+
     def stalls_at(self) -> float | None:
         """When the training counts as stalled unless a step is reported before; None while it cannot stall."""
+        return self._after(STALL_MEDIANS, MIN_STALL_S)
+
+    def is_late(self, now: float) -> bool:
+        return (at := self.late_at()) is not None and now >= at
+
+    def is_stalled(self, now: float) -> bool:
+        return (at := self.stalls_at()) is not None and now >= at
+
+    def _after(self, medians: int, least_s: float) -> float | None:
         if self.last_step_at is None:
             return None
-        return self.last_step_at + max(MEDIANS * self.median_step_s, MIN_STALL_S) + REPORT_EVERY_S
+        return self.last_step_at + max(medians * self.median_step_s, least_s) + REPORT_EVERY_S
 
 
 @dataclass

@@ -31,7 +31,7 @@ from understudy_protocol.enums import NO_ROUND, WorkersState
 from understudy_protocol.snapshots import MadeStep, SavedSteps
 
 LEFTOVERS = -2
-LOOK_EVERY_S = 0.5
+LOOK_EVERY_S = 0.25
 ENDED_BY_SIGTERM = 143
 KILLED_AT_GRACE_END = 137
 LEAVE_WITHIN_S = 1.0
@@ -343,8 +343,8 @@ def test_the_last_step_before_a_pause_is_reported_by_the_timer() -> None:
     driven.do(steps(1, at=100.0))
     driven.now += 0.1
     driven.do(steps(2, at=100.1))
-    assert stepped(driven.later(0.3)) == []
-    assert stepped(driven.later(0.2)) == [(2, 0.1)]
+    assert stepped(driven.later(0.1)) == []
+    assert stepped(driven.later(0.1)) == [(2, 0.1)]
     assert driven.later(60) == []
 
 

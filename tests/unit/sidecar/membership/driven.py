@@ -187,9 +187,17 @@ class DrivenCoordinator:
             self.receive(name, m.Ack(self.token))
             self.receive(name, m.Started(self.token, saved))
 
-    def report_step(self, name: str, step: int = 1, pause_s: float | None = None, *, is_counted: bool = False) -> None:
+    def report_step(
+        self,
+        name: str,
+        step: int = 1,
+        pause_s: float | None = None,
+        *,
+        is_counted: bool = False,
+        median_step_s: float = 0.1,
+    ) -> None:
         """pause_s: as its launcher measures it; None if no earlier round has made a step on its pod."""
-        self.receive(name, m.Progress(self.token, step, None, 0.1, self.now, pause_s, is_counted))
+        self.receive(name, m.Progress(self.token, step, None, median_step_s, self.now, pause_s, is_counted))
 
     def fail_worker(
         self, name: str, message: str = "exit code 1", at_round: RoundToken | None = None, *, at: float | None = None

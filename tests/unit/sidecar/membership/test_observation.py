@@ -7,7 +7,7 @@ from tests.unit.sidecar.membership.test_config_change import CONFIG_CHANGE_S
 from tests.unit.sidecar.membership.test_cost import acknowledge, crowd
 from understudy_protocol import membership as m
 from understudy_protocol.hard_state import HardState
-from understudy_protocol.observer import Snapshot
+from understudy_protocol.observer import Snapshot, Stepping
 from understudy_sidecar.membership.candidate import MemberInfo
 from understudy_sidecar.membership.observation import Observation
 
@@ -67,3 +67,24 @@ def test_members_that_do_not_acknowledge_delay_a_snapshot_by_a_second_only() -> 
     observation = Observation(lambda: driven.coordinator, lambda: INFO, lambda: 0.0)
     observation.add(OPERATOR)
     assert voters_sent(observation, driven.coordinator.state.round.formed_at + 1.0) == [0]
+
+
+def test_progress_alone_is_sent_twice_a_second() -> None:
+    # given an observer that has received the voters
+    driven = running()
+    observation = Observation(lambda: driven.coordinator, lambda: INFO, lambda: 0.0)
+    observation.add(OPERATOR)
+    commit_voters(driven)
+    assert voters_sent(observation, 10.0) == [3]
+    # when a step is reported four times a second
+    driven.report_step("active-0", 2)
+    assert observation.due_messages(10.25) == []
+    driven.report_step("active-0", 3)
+    # then the newest one is sent half a second after the last message
+    assert observation.deadline() == 10.5
+    (message,) = observation.due_messages(10.5)
+    assert isinstance(message.message, Stepping)
+    assert message.message.progress.step == 3
+    # but a change of the job's state waits only a fifth of a second
+    driven.coordinator.state.notify_observers()
+    assert observation.deadline() == 10.7

@@ -9,24 +9,26 @@ import pytest
 from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import Fault, RoundToken, Strategy, WorkersState
-from understudy_sidecar.membership.events import Unreachable
+from understudy_sidecar.membership.events import Tick, Unreachable
 from understudy_sidecar.membership.silence import SilenceTimeouts, SilenceWatch
 from understudy_sidecar.membership.stall import StepWatch
 
 HEARTBEATS = 3
 LEAST_STALL_S = 1.0
-REPORT_EVERY_S = 0.5
+REPORT_EVERY_S = 0.25
+LEAST_LATE_S = 0.5
 CONFIG_CHANGE_S = 0.5
 LATE_ACK_S = 0.5
 
 PATIENCE = SilenceTimeouts(answer_s=3.0, silent_after_s=10.0, heartbeat_s=5.0, probe_again_s=5.0)
 ALL_MEMBERS = ("active-0", "active-1", "spare-0")
 STALL_S = LEAST_STALL_S + REPORT_EVERY_S
+LATE_S = LEAST_LATE_S + REPORT_EVERY_S
 R0 = RoundToken(1, 1, 0)
 
 
 def steps_for(driven: DrivenCoordinator, seconds: float, *answering: str) -> None:
-    """The training continues: rank 0 reports steps twice a second."""
+    """The training continues: rank 0 reports steps four times a second."""
     for _ in range(int(seconds / REPORT_EVERY_S)):
         driven.later(REPORT_EVERY_S, *answering)
         driven.report_step("active-0")
@@ -103,6 +105,57 @@ def test_in_a_stall_a_member_is_lost_as_soon_as_its_machine_acknowledges_no_pack
     assert driven.recovery().cause.message == "the training stalled, and its machine acknowledges no packet"
     driven.answer_heartbeats("active-0", "spare-0")  # a majority confirms that the coordinator itself is not cut off
     assert driven.assigned() == {"active-0": 0, "spare-0": 1}
+
+
+def test_if_a_step_is_late_a_member_is_lost_as_soon_as_its_machine_acknowledges_no_packet() -> None:
+    # given a training whose steps take 0.3 s
+    driven = running()
+    driven.report_step("active-0", median_step_s=0.3)
+    # when the next one is late: twice the median, and the time between reports
+    driven.later(0.84, "active-0", "spare-0")
+    assert driven.watched == []
+    driven.later(0.02, "active-0", "spare-0")
+    assert driven.watched == ["active-0", "active-1"]
+    unreachable(driven, "active-1")
+    # then the member is lost, before the training counts as stalled
+    assert driven.lost_pods() == {"active-1": "Node"}
+    assert driven.recovery().cause.message == "a step was late, and its machine acknowledges no packet"
+
+
+def test_a_late_step_is_no_loss_if_the_machines_acknowledge_packets() -> None:
+    """As in a save or an evaluation, on a node whose processes get no CPU time: no process of active-1 answers."""
+    driven = running()
+    driven.report_step("active-0", median_step_s=4.0)
+    driven.later(8.0 + REPORT_EVERY_S + PATIENCE.answer_s + 0.9, "active-0", "spare-0")
+    driven.do(Tick())
+    assert driven.watched == ["active-0", "active-1"]
+    assert driven.lost_pods() == {}
+
+
+def test_late_steps_cause_at_most_one_ping_in_5_s_and_a_stall_always_causes_one() -> None:
+    # given a training in which each step is late
+    driven = running()
+    before = driven.coordinator.state.heartbeat
+    for _ in range(27):
+        driven.later(1.0, *ALL_MEMBERS)
+        driven.report_step("active-0")
+    # then, in 27 s, there are six pings, and five regular heartbeats
+    assert driven.coordinator.state.heartbeat - before == 11
+    # when it stalls while no ping for a late step is due
+    driven.watched = []
+    driven.later(STALL_S - 0.01, *ALL_MEMBERS)
+    assert driven.watched == []
+    driven.later(0.02, *ALL_MEMBERS)
+    # then the members are pinged
+    assert driven.watched == ["active-0", "active-1"]
+
+
+def test_a_member_that_has_answered_for_a_late_step_is_asked_again_in_a_stall() -> None:
+    driven = running()
+    driven.later(LATE_S + 0.01, *ALL_MEMBERS)
+    driven.later(LEAST_STALL_S - LEAST_LATE_S, "active-0", "spare-0")
+    unreachable(driven, "active-1")
+    assert driven.lost_pods() == {"active-1": "Node"}
 
 
 def test_a_member_that_got_no_assignment_is_lost_as_soon_as_its_machine_acknowledges_no_packet() -> None:
@@ -245,12 +298,12 @@ def test_a_late_answer_to_a_probe_of_an_older_round_changes_nothing() -> None:
     assert driven.token == RoundToken(1, 1, 0)
 
 
-def test_a_stall_is_three_median_steps_and_at_least_a_second() -> None:
+def test_a_step_is_late_after_two_median_steps_and_the_training_stalls_after_three() -> None:
     watch = StepWatch()
-    assert watch.stalls_at() is None
+    assert (watch.late_at(), watch.stalls_at()) == (None, None)
     watch.on_step(0.1, 100.0)
-    assert watch.stalls_at() == 100.0 + LEAST_STALL_S + REPORT_EVERY_S
+    assert (watch.late_at(), watch.stalls_at()) == (100.75, 101.25)
     watch.on_step(10.0, 110.0)
-    assert watch.stalls_at() == 110.0 + 30.0 + REPORT_EVERY_S
+    assert (watch.late_at(), watch.stalls_at()) == (130.25, 140.25)
     watch.new_round()
-    assert watch.stalls_at() is None
+    assert (watch.late_at(), watch.stalls_at()) == (None, None)
