@@ -197,6 +197,9 @@ bench-slow-ranks:  ## check that ordinary trainings with saves and evaluations r
 	$(PY) -m tests.cluster torch
 	$(PY) -m benchmarks.slow_ranks $(ARGS)
 
+bench-detection:  ## measure how soon a machine without power is found, and count false alarms, in half an hour; ARGS="--minutes 1 --runs 3"
+	$(PY) -m benchmarks.detection $(ARGS)
+
 bench-rollout:  ## measure the cost of a weight update, and of the gateway next to nginx, in ten minutes; ARGS="--runs 3"
 	$(PY) -m benchmarks.rollout $(ARGS)
 

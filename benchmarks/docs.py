@@ -19,6 +19,7 @@ from pathlib import Path
 from benchmarks import tables
 from benchmarks.archived import Archived, read_archived
 from benchmarks.child import CHECKOUT
+from benchmarks.detection.goals import GOALS as DETECTION
 from benchmarks.goals import Goal, check
 from benchmarks.hostile.goals import GOALS as HOSTILE
 from benchmarks.journal import Session, read_sessions
@@ -56,6 +57,7 @@ GOALS: dict[str, Sequence[Goal]] = {
     "operator": OPERATOR,
     "operator-beside": BESIDE,
     "nodes": NODES,
+    "detection": DETECTION,
     "hostile": HOSTILE,
     "pool": POOL,
     "rollout": ROLLOUT,

@@ -64,7 +64,10 @@ UNITS = {
     "mb_in": "MB",
     "minutes": "min",
     "windows": "windows",
+    "pings": "pings",
     "false_alarms": "alarms",
+    "detected_s": "s",
+    "after_ping_s": "s",
 }
 
 

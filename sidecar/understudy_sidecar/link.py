@@ -23,7 +23,7 @@ from understudy_protocol import compiled, wire
 from understudy_protocol.frames import CloseCode, Frames, Opcode, ProtocolError, close_frame, frame
 from understudy_protocol.sessions import NotAuthentic, Session
 from understudy_protocol.upgrade import NotUpgraded, take_head
-from understudy_sidecar.tcp import has_unread, is_unreachable, was_silent
+from understudy_sidecar.tcp import Counters, counters, has_unread, was_silent
 
 UNPROVEN_BYTES = 1024
 UNSENT_BYTES = 1 << 20
@@ -71,9 +71,9 @@ class Link(asyncio.Protocol):
         """Whether this process has not read all bytes from the peer yet: then the peer is not late."""
         return self._transport is not None and has_unread(self._transport)
 
-    def is_unreachable(self) -> bool:
-        """Whether the peer's machine has not acknowledged several packets in a row (tcp.py)."""
-        return self._transport is not None and is_unreachable(self._transport.get_extra_info("socket"))
+    def counters(self) -> Counters | None:
+        """The kernel's counters of the connection (tcp.py); None once it has ended."""
+        return None if self._transport is None else counters(self._transport.get_extra_info("socket"))
 
     def hangup(self, code: CloseCode = CloseCode.NORMAL, reason: str = "") -> None:
         """Send all pending messages and a close frame, then end; no more reads or sends."""

@@ -1,7 +1,7 @@
 """How the kernel detects a machine that does not respond: socket options, its errors, and its counters.
 
 1 s × 3 of keepalive and a TCP_USER_TIMEOUT of 3 s on every membership connection: no cost in Python at any size. If the
-training stalls too, the coordinator need not wait for these 3 s: `is_unreachable` counts the packets without an
+training stalls too, the coordinator need not wait for these 3 s: MachineCheck counts the packets without an
 acknowledgment. A kernel acknowledges packets even if its processes get no CPU time.
 """
 
@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import math
 import os
 import socket
 import struct
@@ -54,46 +55,70 @@ def has_unread(transport: asyncio.Transport) -> bool:
     return unread[0] > 0
 
 
-class Unacknowledged(NamedTuple):
-    """Of one connection: packets in a row that the peer's kernel has not acknowledged, and since when."""
+class Counters(NamedTuple):
+    """Of one connection, from its kernel. in_flight: whether a packet waits for its acknowledgment."""
 
-    packets: int
-    for_s: float  # since the last packet from the peer
-    has_lost_packets: bool  # earlier: the network is not reliable
+    in_flight: bool
+    probes: int  # keepalives without an answer
+    timeouts: int  # in a row, of the packet in flight
+    retransmitted: int  # packets, since the connection exists
+    sent: int  # packets with data, since the connection exists
+    silent_s: float  # since the last packet from the peer
 
 
-#: Packets in a row without an acknowledgment. In a network that loses packets, three are lost by chance too often.
-UNREACHABLE_PACKETS = 3
-UNREACHABLE_PACKETS_IF_LOSSY = 5
+#: A machine counts as unreachable if this is the probability that all its packets were lost by chance.
+BY_CHANCE = 1e-10
+#: With more packets, the kernel ends the connection before.
+LEAST_PACKETS, MOST_PACKETS = 3, 6
 #: Usually longer than the pause of a virtual machine that moves to another host.
 UNREACHABLE_S = 1.0
 
 
-def is_unreachable(sock: SocketLike) -> bool:
-    """Whether the peer's machine has no power or no network: a live one would have acknowledged a packet."""
-    seen = unacknowledged(sock)
-    needed = UNREACHABLE_PACKETS_IF_LOSSY if seen.has_lost_packets else UNREACHABLE_PACKETS
-    return seen.packets >= needed and seen.for_s >= UNREACHABLE_S
+class MachineCheck:
+    """Whether a peer's machine has no power or no network, from the counters of its connection. Pure.
+
+    A live machine acknowledges one of some packets in a row. In a network that loses packets, more are needed. Begin it
+    when a packet was just sent. The kernel repeats it twice within half a second: first as its tail loss probe, which
+    counts only as `retransmitted`.
+    """
+
+    def __init__(self, seen: Counters, now: float) -> None:
+        self._retransmitted, self._since = seen.retransmitted, now
+        self._needed = needed_packets(seen.retransmitted, seen.sent)
+
+    def is_unreachable(self, seen: Counters, now: float) -> bool:
+        if now - seen.silent_s > self._since:  # it has sent a packet meanwhile
+            self._retransmitted, self._since = seen.retransmitted, now
+        repeated = max(seen.timeouts, seen.retransmitted - self._retransmitted)
+        packets = seen.probes + (1 + repeated if seen.in_flight else 0)
+        return packets >= self._needed and seen.silent_s >= UNREACHABLE_S
 
 
-def unacknowledged(shown: SocketLike) -> Unacknowledged:
-    """The kernel's counters, from struct tcp_info (include/uapi/linux/tcp.h). Nothing for a socket that is closed."""
+def needed_packets(retransmitted: int, sent: int) -> int:
+    """How many packets in a row are not lost by chance, if these have been lost before."""
+    if retransmitted <= 0 or sent <= 0:
+        return LEAST_PACKETS
+    share = min(retransmitted / sent, 0.5)
+    return min(max(math.ceil(round(math.log(BY_CHANCE) / math.log(share), 6)), LEAST_PACKETS), MOST_PACKETS)
+
+
+def counters(shown: SocketLike) -> Counters | None:
+    """From struct tcp_info (include/uapi/linux/tcp.h). None for a connection that has just ended."""
     sock = socket.socket(shown.family, shown.type, shown.proto, fileno=shown.fileno())
     try:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-    except OSError:  # it has just ended
-        return Unacknowledged(0, 0.0, has_lost_packets=False)
+    except OSError:
+        return None
     finally:
         sock.detach()
-    retransmits, probes = info[2], info[3]
-    (in_flight,) = struct.unpack_from("=I", info, 24)
-    (last_ack_ms,) = struct.unpack_from("=I", info, 56)
-    (total_retransmits,) = struct.unpack_from("=I", info, 100)
-    packets = probes + retransmits + (1 if in_flight else 0)
-    return Unacknowledged(packets, last_ack_ms / 1000, has_lost_packets=total_retransmits > retransmits)
+    timeouts, probes = info[2], info[3]
+    in_flight, last_ack_ms, retransmitted, sent = (
+        struct.unpack_from("=I", info, offset)[0] for offset in (24, 56, 100, 156)
+    )
+    return Counters(in_flight > 0, probes, timeouts, retransmitted, sent, last_ack_ms / 1000)
 
 
-_TCP_INFO_BYTES = 104
+_TCP_INFO_BYTES = 160
 
 
 def end_everywhere(transport: asyncio.Transport) -> None:

@@ -10,6 +10,7 @@ import fcntl
 import socket
 import struct
 import termios
+import time
 from collections.abc import Callable
 
 import pytest
@@ -36,7 +37,7 @@ from understudy_protocol.enums import NO_ROUND, CloseReason
 from understudy_protocol.handshake import Role
 from understudy_protocol.observer import Appoint, Observe, Refused
 from understudy_sidecar.link import Link
-from understudy_sidecar.tcp import Unacknowledged, unacknowledged
+from understudy_sidecar.tcp import Counters, MachineCheck
 
 TAG_BYTES = 16
 MEMBER_BYTES = 64 * 1024
@@ -219,15 +220,16 @@ async def test_a_machine_behind_a_pulled_cable_is_unreachable_before_its_connect
             await link.receive()
             near = served.handler.links[0]
             await until(lambda: all_acknowledged(near))
-            assert not near.is_unreachable()
             far.pull()
             # given a keepalive without an answer, after a second
-            await until(lambda: seen_by_kernel(near).packets == 1, limit_s=3.0)
-            assert not near.is_unreachable()
+            await until(lambda: seen_by_kernel(near).probes == 1, limit_s=3.0)
             # when a message and its repetition get none either
             near.send(m.Heartbeat(1, NO_ROUND))
-            await until(near.is_unreachable, limit_s=3.0)
-            assert seen_by_kernel(near).packets == 3
+            check = MachineCheck(seen_by_kernel(near), time.monotonic())
+            assert not check.is_unreachable(seen_by_kernel(near), time.monotonic())
+            await until(lambda: check.is_unreachable(seen_by_kernel(near), time.monotonic()), limit_s=3.0)
+            seen = seen_by_kernel(near)
+            assert (seen.in_flight, seen.probes, max(seen.timeouts, seen.retransmitted)) == (True, 1, 1)
             assert served.handler.dropped_links == []
             abort(link)
 
@@ -237,13 +239,15 @@ async def test_a_process_that_reads_nothing_is_on_a_machine_that_acknowledges_pa
         await link.send_text(join())
         await link.receive()
         near = served.handler.links[0]
+        sent = seen_by_kernel(near).sent
         near.send(m.Heartbeat(1, NO_ROUND))
-        await until(lambda: seen_by_kernel(near).packets == 0)
-        assert not near.is_unreachable()
+        await until(lambda: seen_by_kernel(near).sent == sent + 1 and not seen_by_kernel(near).in_flight)
 
 
-def seen_by_kernel(link: Link) -> Unacknowledged:
-    return unacknowledged(link.transport.get_extra_info("socket"))
+def seen_by_kernel(link: Link) -> Counters:
+    seen = link.counters()
+    assert seen is not None
+    return seen
 
 
 def all_acknowledged(link: Link) -> bool:
