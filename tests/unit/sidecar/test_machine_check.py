@@ -63,9 +63,9 @@ def test_a_packet_from_the_machine_begins_a_new_count() -> None:
 
 
 def test_a_message_that_the_machine_has_acknowledged_counts_no_more() -> None:
-    kernel = connection(0.1, probes=0)
+    kernel = connection(0.1)
     assert not kernel.later(0.9, retransmitted=2, timeouts=0, in_flight=False, silent_s=0.5)
-    assert not kernel.later(1.0, probes=1)
+    assert not kernel.later(2.0, probes=2)
 
 
 def test_repetitions_before_the_check_count_as_timeouts() -> None:
