@@ -66,6 +66,7 @@ UNITS = {
     "windows": "windows",
     "pings": "pings",
     "false_alarms": "alarms",
+    "ended": "connections",
     "detected_s": "s",
     "after_ping_s": "s",
 }

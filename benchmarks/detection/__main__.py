@@ -88,11 +88,11 @@ def close(connections: Sequence[Connection]) -> None:
 
 
 async def alive(machine: Machine, port: int, minutes: float) -> dict[str, float]:
-    """Nothing is broken. An alarm is a machine that counts as unreachable, or a connection that the kernel has ended."""
+    """Nothing is broken. false_alarms: how often a machine counts as unreachable. ended: connections by the kernel."""
     alarms: set[int] = set()
     watch = MachineWatch(alarms.update)
     connections = await connect(machine.ip, port)
-    begun, pings, found = time.monotonic(), 0, 0
+    begun, pings, found, all_ended = time.monotonic(), 0, 0, 0
     while time.monotonic() < begun + minutes * 60:
         ended = [number for number, connection in enumerate(connections) if connection.has_ended()]
         for connection in connections:
@@ -100,13 +100,13 @@ async def alive(machine: Machine, port: int, minutes: float) -> dict[str, float]
         watch.begin(dict(enumerate(connections)), WATCH_S)
         pings += len(connections)
         await asyncio.sleep(PING_S)
-        found += len(alarms.union(ended))
+        found, all_ended = found + len(alarms), all_ended + len(ended)
         alarms.clear()
         for number in ended:
             connections[number].sock.close()
             connections[number] = (await connect(machine.ip, port))[0]
     close(connections)
-    return {"minutes": (time.monotonic() - begun) / 60, "pings": pings, "false_alarms": found}
+    return {"minutes": (time.monotonic() - begun) / 60, "pings": pings, "false_alarms": found, "ended": all_ended}
 
 
 async def power_off(machine: Machine, port: int, late_s: float) -> dict[str, float]:
@@ -123,10 +123,11 @@ async def power_off(machine: Machine, port: int, late_s: float) -> dict[str, flo
     for connection in connections:
         connection.ping()
     watch = MachineWatch(found.update)
-    watch.begin(dict(enumerate(connections)), FOUND_S)
+    links = dict(enumerate(connections))
+    watch.begin(links, FOUND_S)
     try:
         async with asyncio.timeout(FOUND_S):
-            while any(number not in found and not x.has_ended() for number, x in enumerate(connections)):
+            while any(x not in found and not links[x].has_ended() for x in links):  # noqa: ASYNC110 (no event)
                 await asyncio.sleep(LOOK_S)
     finally:
         now = time.monotonic()

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from understudy_sidecar.tcp import Counters, MachineCheck
+from understudy_sidecar.tcp import Counters, MachineCheck, needed_packets
 
 #: Seconds between two checks, and the seconds that each link adds: a check costs about 3 us for each link.
 LOOK_S = 0.05
@@ -31,12 +31,15 @@ class MachineWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, links: Mapping[int, Watched], for_s: float) -> None:
-        """Watch these links, and no others. Each has just got a message."""
+        """Watch these links, and no others. Each has just got a message.
+
+        A network that loses packets shows it on all links together before it shows it on each of them.
+        """
         now = asyncio.get_running_loop().time()
-        self._links, self._until = {}, now + for_s
-        for number, link in links.items():
-            if (seen := link.counters()) is not None:
-                self._links[number] = link, MachineCheck(seen, now)
+        found = {number: seen for number, link in links.items() if (seen := link.counters()) is not None}
+        needed = needed_packets(sum(x.retransmitted for x in found.values()), sum(x.sent for x in found.values()))
+        self._links = {number: (links[number], MachineCheck(seen, now, needed)) for number, seen in found.items()}
+        self._until = now + for_s
         if self._timer is not None:
             self._timer.cancel()
         self._plan()

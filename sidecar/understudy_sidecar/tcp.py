@@ -64,10 +64,14 @@ class Counters(NamedTuple):
     retransmitted: int  # packets, since the connection exists
     sent: int  # packets with data, since the connection exists
     silent_s: float  # since the last packet from the peer
+    sent_s: float  # since the last packet with data to the peer
+    answer_s: float  # how long an acknowledgment takes at most, as the kernel estimates: RTT and four deviations
 
 
 #: A machine counts as unreachable if this is the probability that all its packets were lost by chance.
 BY_CHANCE = 1e-10
+#: So many packets without a loss are assumed before the first: a young connection has sent too few to tell its share.
+ASSUMED_PACKETS = 1000
 #: With more packets, the kernel ends the connection before.
 LEAST_PACKETS, MOST_PACKETS = 3, 6
 #: Usually longer than the pause of a virtual machine that moves to another host.
@@ -79,26 +83,27 @@ class MachineCheck:
 
     A live machine acknowledges one of some packets in a row. In a network that loses packets, more are needed. Begin it
     when a packet was just sent. The kernel repeats it twice within half a second: first as its tail loss probe, which
-    counts only as `retransmitted`.
+    counts only as `retransmitted`. needed: packets, at least.
     """
 
-    def __init__(self, seen: Counters, now: float) -> None:
+    def __init__(self, seen: Counters, now: float, needed: int) -> None:
         self._retransmitted, self._since = seen.retransmitted, now
-        self._needed = needed_packets(seen.retransmitted, seen.sent)
+        self._needed = max(needed, needed_packets(seen.retransmitted, seen.sent))
 
     def is_unreachable(self, seen: Counters, now: float) -> bool:
         if now - seen.silent_s > self._since:  # it has sent a packet meanwhile
             self._retransmitted, self._since = seen.retransmitted, now
         repeated = max(seen.timeouts, seen.retransmitted - self._retransmitted)
         packets = seen.probes + (1 + repeated if seen.in_flight else 0)
-        return packets >= self._needed and seen.silent_s >= UNREACHABLE_S
+        could_answer = seen.silent_s >= UNREACHABLE_S and seen.sent_s >= seen.answer_s
+        return could_answer and packets >= self._needed
 
 
 def needed_packets(retransmitted: int, sent: int) -> int:
-    """How many packets in a row are not lost by chance, if these have been lost before."""
-    if retransmitted <= 0 or sent <= 0:
+    """How many packets in a row are not lost by chance, if so many of the sent ones had to be sent again."""
+    if retransmitted <= 0:
         return LEAST_PACKETS
-    share = min(retransmitted / sent, 0.5)
+    share = min(retransmitted / (sent + ASSUMED_PACKETS), 0.5)
     return min(max(math.ceil(round(math.log(BY_CHANCE) / math.log(share), 6)), LEAST_PACKETS), MOST_PACKETS)
 
 
@@ -112,10 +117,11 @@ def counters(shown: SocketLike) -> Counters | None:
     finally:
         sock.detach()
     timeouts, probes = info[2], info[3]
-    in_flight, last_ack_ms, retransmitted, sent = (
-        struct.unpack_from("=I", info, offset)[0] for offset in (24, 56, 100, 156)
+    in_flight, sent_ms, silent_ms, rtt_us, deviation_us, retransmitted, sent = (
+        struct.unpack_from("=I", info, offset)[0] for offset in (24, 44, 56, 68, 72, 100, 156)
     )
-    return Counters(in_flight > 0, probes, timeouts, retransmitted, sent, last_ack_ms / 1000)
+    answer_s = (rtt_us + 4 * deviation_us) / 1e6
+    return Counters(in_flight > 0, probes, timeouts, retransmitted, sent, silent_ms / 1000, sent_ms / 1000, answer_s)
 
 
 _TCP_INFO_BYTES = 160

@@ -6,8 +6,9 @@ from tests.unit.sidecar.recording_handler import until
 from understudy_sidecar.machine_watch import MachineWatch
 from understudy_sidecar.tcp import Counters
 
-ACKNOWLEDGED = Counters(in_flight=False, probes=0, timeouts=0, retransmitted=0, sent=9, silent_s=0.0)
-UNREACHABLE = Counters(in_flight=True, probes=1, timeouts=1, retransmitted=1, sent=9, silent_s=1.5)
+#: in_flight, probes, timeouts, retransmitted, sent, silent_s, sent_s, answer_s
+ACKNOWLEDGED = Counters(False, 0, 0, 0, 900, 0.0, 0.1, 0.1)
+UNREACHABLE = Counters(True, 1, 1, 1, 901, 1.5, 0.2, 0.1)
 
 
 class WatchedLink:
@@ -30,6 +31,23 @@ async def test_a_link_is_reported_once_and_no_other() -> None:
     seen = near.looks
     await until(lambda: near.looks >= seen + 2)
     assert found == [frozenset({2})]
+
+
+async def test_in_a_network_that_loses_packets_more_are_needed_on_each_link() -> None:
+    # given a link without a loss so far, and two others on which 34 of 900 packets were lost
+    found: list[frozenset[int]] = []
+    watch, links = MachineWatch(found.append), [WatchedLink(), WatchedLink(), WatchedLink()]
+    for link in links[1:]:
+        link.now = ACKNOWLEDGED._replace(retransmitted=17)
+    watch.begin(dict(enumerate(links)), for_s=60.0)
+    # when three packets on it are not acknowledged
+    links[0].now = UNREACHABLE
+    await until(lambda: links[0].looks == 3)
+    assert found == []
+    # then its machine counts as unreachable after the fifth
+    links[0].now = UNREACHABLE._replace(timeouts=3)
+    await until(lambda: bool(found))
+    assert found == [frozenset({0})]
 
 
 async def test_the_next_watch_replaces_the_one_before() -> None:

@@ -225,7 +225,7 @@ async def test_a_machine_behind_a_pulled_cable_is_unreachable_before_its_connect
             await until(lambda: seen_by_kernel(near).probes == 1, limit_s=3.0)
             # when a message and its repetition get none either
             near.send(m.Heartbeat(1, NO_ROUND))
-            check = MachineCheck(seen_by_kernel(near), time.monotonic())
+            check = MachineCheck(seen_by_kernel(near), time.monotonic(), 3)
             assert not check.is_unreachable(seen_by_kernel(near), time.monotonic())
             await until(lambda: check.is_unreachable(seen_by_kernel(near), time.monotonic()), limit_s=3.0)
             seen = seen_by_kernel(near)
