@@ -43,6 +43,7 @@ COPY sidecar/understudy_sidecar /opt/understudy/app/understudy_sidecar
 COPY sidecar/understudy_rollout /opt/understudy/app/understudy_rollout
 COPY sidecar/understudy_protocol /build/sidecar/understudy_protocol
 COPY sidecar/understudy_launcher /build/sidecar/understudy_launcher
+COPY sidecar/understudy_jax /build/sidecar/understudy_jax
 COPY sidecar/understudy_rollout /build/sidecar/understudy_rollout
 COPY sidecar/understudy_torch /build/sidecar/understudy_torch
 COPY sidecar/understudy_torchrun /build/sidecar/understudy_torchrun

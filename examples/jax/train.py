@@ -5,6 +5,8 @@ The script calls jax.distributed.initialize() without arguments. Under Understud
 
 - Every step is a function of its number: the global batch depends only on the step, and each process takes its share.
   So a run that was interrupted any number of times ends with the loss of an uninterrupted one, to float tolerance.
+- With `spec.snapshots`, each step is saved in the memory of the pods. A round restores the newest such snapshot; if
+  there is none, the checkpoint.
 - Checkpoints are those of Orbax. Each round of the job writes to a folder of its own, named after its token. A round
   starts from the newest checkpoint of the newest older round that has a checkpoint.
 - SIGTERM: the processes agree on a step through JAX, save a checkpoint after it, and exit with 143.
@@ -30,9 +32,12 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+snapshot: Any
 try:
+    from understudy_jax import snapshot  # in the memory of the pods: a fault of a worker costs no step that was saved
     from understudy_torch import step as report_step  # the progress: needs no torch
 except ImportError:
+    snapshot = None
 
     def report_step(step: int, total: int | None = None) -> None:
         """Does nothing: Understudy is not installed."""
@@ -139,12 +144,19 @@ def train(args: argparse.Namespace) -> int:
     """Returns the exit code."""
     token = os.environ.get("UNDERSTUDY_ROUND", "0.0.0")
     training, checkpoints = Training(args.batch_size), Checkpoints(args.checkpoint_dir.absolute(), token)
-    first, training.state = checkpoints.restore(training.state)
+    # All processes get a snapshot of the same step, or all get None.
+    restored = None if snapshot is None else snapshot.load(like={"step": 0, "state": training.state})
+    if restored is not None:
+        first, training.state = restored["step"], restored["state"]
+    else:
+        first, training.state = checkpoints.restore(training.state)
     log(f"round {token} with {jax.process_count()} processes")
     log(f"resumes at step {first}")
     for step in range(first + 1, args.steps + 1):
         started = time.monotonic()
         loss = training.step(step)
+        if snapshot is not None:
+            snapshot.save(step, {"step": step, "state": training.state})
         report_step(step, args.steps)
         if step % args.log_every == 0 or step == args.steps:
             log(f"step {step} loss {loss!r}")

@@ -5,10 +5,11 @@
     launch-torchrun            the entry script for a command that is torchrun
     with-understudy            the entry script without a launcher
     python/understudy_torch/   packages that workers may import
+    python/understudy_jax/     the same: snapshots of JAX arrays
     python/understudy_rollout/ the same: weight updates in RL
     python/understudy_zygote/  the fork server of the workers
     python/understudy_torchrun/, …_launcher/, …_protocol/
-                               the rendezvous backend of torchrun, and its dependencies
+                               the rendezvous backend of torchrun, and its dependencies. Snapshots import the protocol
     python/….dist-info/        the entry point through which torch finds the backend
 
 Rules: the same sources give the same bytes (fixed times, sorted names). The zip is not compressed, because the user's
@@ -30,7 +31,7 @@ _IN_ZIP = ("understudy_launcher", "understudy_protocol")
 _NOT_SHIPPED = {
     Path("understudy_protocol") / name for name in ("compiled.py", "handshake.py", "noise.py", "sessions.py")
 }
-_FOR_WORKERS = ("understudy_torch", "understudy_rollout", "understudy_zygote")
+_FOR_WORKERS = ("understudy_torch", "understudy_jax", "understudy_rollout", "understudy_zygote")
 _FOR_TORCHRUN = ("understudy_torchrun", *_IN_ZIP)
 _DIST_INFO = "understudy_torchrun-1.dist-info"
 _METADATA = {

@@ -27,9 +27,12 @@ from understudy_protocol.launcher import StartWorkers
 from understudy_protocol.snapshot_files import (
     HEADER,
     MAGIC,
+    MEMORY,
     ORDER,
     PAGE_BYTES,
+    PENDING,
     SLOTS,
+    STORAGE,
     header_offset,
     kept_file_bytes,
     own_file_bytes,
@@ -37,7 +40,6 @@ from understudy_protocol.snapshot_files import (
 )
 from understudy_protocol.snapshots import RestoreChoice, SavedStep
 
-PENDING, STORAGE, MEMORY = 0, 1, 2  # the states of an order
 NO_SLOT = -1
 _STATE_OFFSET = 8 * 8
 _REASON_BYTES = 2000

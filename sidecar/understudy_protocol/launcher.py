@@ -259,7 +259,7 @@ class ExitLauncher:
 
 @dataclass(frozen=True)
 class Restore:
-    """The snapshot that all ranks of the round restore: understudy_torch.snapshot.load() waits for it."""
+    """The snapshot that all ranks of the round restore: snapshot.load() of the workers waits for it."""
 
     token: RoundToken
     choice: RestoreChoice

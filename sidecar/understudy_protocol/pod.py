@@ -98,7 +98,7 @@ LAUNCHER_ZIPAPP = "launcher.pyz"
 LAUNCHER_SCRIPT = "launch"
 TORCHRUN_SCRIPT = "launch-torchrun"
 PLAIN_SCRIPT = "with-understudy"  # runs a command as it is, with PYTHON_FOLDER on PYTHONPATH
-PYTHON_FOLDER = "python"  # packages that workers may import (understudy_torch, understudy_rollout), and the zygote
+PYTHON_FOLDER = "python"  # packages that workers may import (understudy_torch, understudy_jax, …), and the zygote
 ZYGOTE_MODULE = f"{PYTHON_FOLDER}/understudy_zygote/__main__.py"
 
 COORDINATOR_PORT = 8478
@@ -148,7 +148,7 @@ ENV_SLOW_RANK_PERCENT = "UNDERSTUDY_SLOW_RANK_PERCENT"
 ENV_SNAPSHOT_BYTES = "UNDERSTUDY_SNAPSHOT_BYTES"  # the largest state of a rank; not set: no snapshots
 ENV_SNAPSHOT_EVERY = "UNDERSTUDY_SNAPSHOT_EVERY"  # snapshot.save() stores one of this many calls; 1 unless set
 ENV_SNAPSHOT_COPIES = "UNDERSTUDY_SNAPSHOT_COPIES"  # other pods that keep a copy of each snapshot; 0 unless set
-ENV_SNAPSHOT_FD = "UNDERSTUDY_SNAPSHOT_FD"  # for workers: a file with their snapshots, understudy_torch/snapshot.py
+ENV_SNAPSHOT_FD = "UNDERSTUDY_SNAPSHOT_FD"  # for workers: a file with their snapshots, snapshot_slots.py
 ENV_ROUND = "UNDERSTUDY_ROUND"  # epoch.term.round, for the workers
 ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # two files, for step() of the workers: understudy_torch/progress.py
 #: For workers, set by users: "false" if the steps of optimizers are not to be reported.

@@ -7,8 +7,8 @@
     page 2  … the content of slot 0                   …       the same for slot 1
     …       the same for slot 1
 
-understudy_torch/snapshot.py has copies of these constants, because workers have no other package. The header of a slot
-is written last, and cleared first: a slot with a header is whole.
+snapshot_slots.py writes the slots of a local rank, in its worker. The header of a slot is written last, and cleared
+first: a slot with a header is whole.
 """
 
 import struct
@@ -24,6 +24,7 @@ SLOTS = 2
 MAGIC = 0x75_6E_64_73_6E_61_70_31
 #: MAGIC, bytes of a slot, every, epoch, term, round, rank, world size, state, slot, step, bytes of the reason
 ORDER = struct.Struct("<12q")
+PENDING, STORAGE, MEMORY = 0, 1, 2  # the states of an order
 #: MAGIC, epoch, term, round, step, rank, world size, bytes of the structure, bytes in all, the structure's CRC-32,
 #: serial; digest; epoch, term and round of the fetch; the CRC-32 of all before
 HEADER = struct.Struct("<11q32s3qq")

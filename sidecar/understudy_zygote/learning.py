@@ -27,7 +27,7 @@ from understudy_zygote.fitness import ForkSafety
 from understudy_zygote.import_record import Recorded, origin_of
 from understudy_zygote.script import MODULE, Program, first_path
 
-_OURS = ("understudy_torch", "understudy_zygote", "understudy_rollout")
+_OURS = ("understudy_torch", "understudy_jax", "understudy_protocol", "understudy_zygote", "understudy_rollout")
 #: At most this many modules are learned, with names of this many characters together: they travel in messages. Longer
 #: names, and names in other characters than ASCII, are not learned.
 MOST_MODULES, MOST_CHARACTERS, LONGEST_NAME = 500, 16_000, 200

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.torchrun.test_snapshots import Rounds, choose_next, of_two_ranks, rounds, with_torch, worker
+from tests.snapshot_rounds import Rounds
+from tests.torchrun.test_snapshots import choose_next, of_two_ranks, rounds, with_torch, worker
+from understudy_protocol import snapshot_slots
 from understudy_torch import snapshot
 
 pytestmark = [
@@ -177,6 +179,6 @@ def test_a_planner_that_caches_its_plans_stores_nothing_with_the_reason(
 
 
 def test_outside_of_a_job_nothing_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "_found", None)
-    monkeypatch.setattr(snapshot, "_looked", True)
+    monkeypatch.setattr(snapshot_slots, "_found", None)
+    monkeypatch.setattr(snapshot_slots, "_looked", True)
     assert not save(1)

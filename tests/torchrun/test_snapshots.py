@@ -19,10 +19,9 @@ from typing import Any
 
 import pytest
 
-from understudy_launcher.snapshot_memory import SnapshotMemory
-from understudy_protocol.enums import RoundToken
-from understudy_protocol.launcher import StartWorkers
-from understudy_protocol.snapshots import RestoreChoice, SavedStep
+from tests.snapshot_rounds import Rounds, become_worker, begin_worker, token
+from understudy_protocol import snapshot_slots
+from understudy_protocol.snapshots import SavedStep
 from understudy_torch import snapshot
 
 pytestmark = pytest.mark.timeout(600)
@@ -39,28 +38,6 @@ def with_torch(torch: Path) -> None:
     sys.path.append(str(torch))
 
 
-def token(number: int) -> RoundToken:
-    return RoundToken(0, 1, number)
-
-
-class Rounds:
-    """A launcher's memory for one rank, and the rounds that run on it."""
-
-    def __init__(self, slot_bytes: int, every: int = 1) -> None:
-        self.memory = SnapshotMemory(1, slot_bytes, every)
-        self.number = -1
-
-    def next(self) -> tuple[SavedStep, ...]:
-        self.number += 1
-        return self.memory.start(StartWorkers(token(self.number), 0, 1, 0, 1, "127.0.0.1", 1))
-
-    def choose(self, saved: SavedStep | None) -> None:
-        self.memory.choose(RestoreChoice(saved, "" if saved else "none was saved"))
-
-    def close(self) -> None:
-        os.close(self.memory.files[0])
-
-
 @pytest.fixture
 def rounds() -> Iterator[Rounds]:
     made = Rounds(MIB)
@@ -74,17 +51,10 @@ def worker(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None
     """Makes this process the worker of the newest round, as after its start."""
 
     def begin() -> None:
-        become_worker(rounds, monkeypatch.setenv)
-        monkeypatch.setattr(snapshot, "_found", None)
-        monkeypatch.setattr(snapshot, "_looked", False)
+        begin_worker(rounds, monkeypatch)
 
     begin()
     return begin
-
-
-def become_worker(rounds: Rounds, setenv: Callable[[str, str], object]) -> None:
-    setenv("UNDERSTUDY_SNAPSHOT_FD", str(rounds.memory.files[0]))
-    setenv("UNDERSTUDY_ROUND", str(token(rounds.number)))
 
 
 def choose_next(rounds: Rounds, worker: Callable[[], None], step: int) -> None:
@@ -229,9 +199,7 @@ def test_saves_alternate_between_the_slots_and_keep_the_restored_one(
 def test_one_of_every_so_many_calls_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = Rounds(MIB, every=3)
     rounds.next()
-    become_worker(rounds, monkeypatch.setenv)
-    monkeypatch.setattr(snapshot, "_found", None)
-    monkeypatch.setattr(snapshot, "_looked", False)
+    begin_worker(rounds, monkeypatch)
     assert [step for step in range(10, 17) if snapshot.save(step, {})] == [10, 13, 16]
     rounds.close()
 
@@ -440,7 +408,7 @@ def train(rounds: Rounds, base: Any, restored: int, reports: int) -> None:
     import torch
 
     become_worker(rounds, os.environ.__setitem__)
-    snapshot._found, snapshot._looked = None, False
+    snapshot_slots._found, snapshot_slots._looked = None, False
     state = snapshot.load()
     step = -1 if state is None else state["step"]
     assert step == restored

@@ -220,8 +220,8 @@ type TrainingJobSpec struct {
 	Elastic *Elastic `json:"elastic,omitempty"`
 
 	// Memory for snapshots of the training, from which workers restore after a fault. The
-	// script saves them with understudy_torch.snapshot. If unset, there are none. May be
-	// changed only while the job is suspended.
+	// script saves them with understudy_torch.snapshot or understudy_jax.snapshot. If
+	// unset, there are none. May be changed only while the job is suspended.
 	// +optional
 	Snapshots *Snapshots `json:"snapshots,omitempty"`
 

@@ -16,7 +16,7 @@ from understudy_launcher import package
 
 SIDECAR = Path(package.__file__).resolve().parents[1]
 IN_ZIP = ("understudy_launcher", "understudy_protocol")
-FOR_WORKERS = ("understudy_torch", "understudy_zygote")
+FOR_WORKERS = ("understudy_torch", "understudy_jax", "understudy_zygote")
 #: Part of it needs aiohttp: tests/unit/rollout/test_python.py.
 ROLLOUT = SIDECAR / "understudy_rollout"
 OURS = (*IN_ZIP, *FOR_WORKERS, "understudy_torchrun")
@@ -27,6 +27,7 @@ SHIPPED = [
 #: Only torchrun's rendezvous, which torch itself loads.
 NEEDS_TORCH = {SIDECAR / "understudy_torchrun" / name for name in ("handler.py", "hand_over.py", "stores.py")}
 NEEDS_TORCH |= {SIDECAR / "understudy_torch" / name for name in ("dcp.py", "snapshot.py")}
+NEEDS_JAX = {SIDECAR / "understudy_jax" / "snapshot.py"}
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -50,6 +51,9 @@ def test_the_command_writes_the_launcher_the_entry_scripts_and_the_workers_packa
         "launch",
         "launch-torchrun",
         "with-understudy",
+        "python/understudy_jax/__init__.py",
+        "python/understudy_jax/py.typed",
+        "python/understudy_jax/snapshot.py",
         "python/understudy_torch/__init__.py",
         "python/understudy_torch/collectives.py",
         "python/understudy_torch/dcp.py",
@@ -124,7 +128,9 @@ def test_the_syntax_is_python_3_9s_and_the_imports_are_its_standard_librarys(sou
     tree = ast.parse(source.read_text(), feature_version=(3, 9))
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    roots = {name.partition(".")[0] for name in imported} - set(OURS) - ({"torch"} if source in NEEDS_TORCH else set())
+    roots = {name.partition(".")[0] for name in imported} - set(OURS)
+    roots -= {"torch"} if source in NEEDS_TORCH else set()
+    roots -= {"jax", "ml_dtypes", "numpy"} if source in NEEDS_JAX else set()
     assert roots <= set(sys.stdlib_module_names)
     assert not imported & {"tomllib", "asyncio"}
     unions = [ast.unparse(x) for x in _annotations(tree) if any(isinstance(y, ast.BitOr) for y in ast.walk(x))]

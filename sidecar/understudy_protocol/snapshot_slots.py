@@ -1,0 +1,309 @@
+"""The file of a rank's snapshots, as a worker writes and reads it: for understudy_torch and understudy_jax.
+
+    the file of a local rank, inherited as UNDERSTUDY_SNAPSHOT_FD
+    ------  --------------------------------------------------------------------------------------------------------
+    page 0  the order: round, rank, and what the round restores; written by understudy_launcher/snapshot_memory.py; at
+            its end the slot that the sidecar copies to another pod
+    page 1  the header of slot 0, then the content of slot 0: the structure of the state, then its arrays
+    ...     the same for slot 1
+
+Rules: a save writes into the slot whose snapshot the next round would not restore: it clears the header, copies, and
+writes the header last. So a worker that is killed at any instant leaves the other slot whole. A state that does not
+fit, or that cannot be restored, fails this save with a message on stderr, and the training continues. Outside a job, or
+in one without memory for snapshots, there is no file.
+
+A library's module packs a state into a structure, of bytes, and into its arrays. The digest is SHA-256 over the names
+in the header, the structure, and the sums of the arrays' blocks as 64-bit integers: each flipped bit changes the sum of
+its block, and a sum costs less than the copy. The contents are mapped, because a copy into a mapping takes half the
+time of a system call. A slot's pages are mapped at once at its first use in a process, instead of by a page fault each.
+
+This module needs the standard library alone. It runs in the user's processes.
+"""
+
+import contextlib
+import hashlib
+import mmap
+import os
+import struct
+import sys
+import time
+from binascii import crc32
+from collections.abc import Sequence
+from typing import Any, Callable, NamedTuple, Optional
+
+from understudy_protocol.pod import ENV_ROUND, ENV_SNAPSHOT_FD
+from understudy_protocol.snapshot_files import (
+    COPIED,
+    COPIED_OFFSET,
+    HEADER,
+    MAGIC,
+    MEMORY,
+    ORDER,
+    PAGE_BYTES,
+    PENDING,
+    SLOTS,
+)
+
+BLOCK_BYTES = 1 << 16
+_NOT_FETCHED = (0, 0, 0)
+_ALIGNMENT = 64
+_MADV_POPULATE_WRITE = 23  # since Linux 5.14
+_POLL_S = 0.001
+_LOG_AFTER_S = 10.0
+_NO_MEMORY = "this process is no worker of a job with spec.snapshots, or its pod has no memory for snapshots"
+_NOT_ASKED = "snapshot.load() was not called"
+
+Token = tuple[int, int, int]
+
+
+class DamagedSnapshotError(RuntimeError):
+    """The content of a snapshot has changed. It is discarded: the next round restores a copy of it, or a checkpoint."""
+
+
+class UnsuitableState(Exception):
+    """The state cannot be stored. The text has the reason."""
+
+
+class WrongLibraryError(ValueError):
+    """The snapshot is whole, but the module of another library has saved it."""
+
+
+class Part(NamedTuple):
+    """An array of a state. copy: copies it into this memory at this offset for a save, and out of it for a load.
+    Returns the block sums of the memory there: the sums of its blocks of BLOCK_BYTES as 64-bit integers, native, then
+    the last bytes, which are no full integer, as they are.
+    """
+
+    size: int
+    copy: Callable[[mmap.mmap, int], bytes]
+
+
+Pack = Callable[[Any], tuple[bytes, Sequence[Part]]]  # a state -> its structure and its arrays; raises UnsuitableState
+Unpack = Callable[[bytes], tuple[Any, Sequence[Part]]]  # a structure -> the state, and its arrays to be filled
+
+
+class SnapshotSlots:
+    """The file of this rank. fd: the inherited file."""
+
+    def __init__(self, fd: int, token: Token) -> None:
+        self._fd, self._token = fd, token
+        order = self._order()
+        self._slot_bytes, self._every, self._rank, self._world_size = order[1], order[2], order[6], order[7]
+        self._calls = self._stored = 0
+        self._target: Optional[int] = None  # the slot for the next save
+        self._complaints: set[str] = set()
+        self._mapped: Optional[mmap.mmap] = None
+        self._populated: set[int] = set()  # slots
+        self.reason = _NOT_ASKED
+
+    # The order ------------------------------------------------------------------------------------------------------
+
+    def _order(self) -> tuple[int, ...]:
+        return ORDER.unpack(os.pread(self._fd, ORDER.size, 0))
+
+    def _is_current(self) -> bool:
+        """Whether this worker belongs to the round of the order: no worker of an older round writes."""
+        return self._order()[3:6] == self._token
+
+    def _choice(self) -> tuple[int, ...]:
+        """Wait until the launcher has written the choice."""
+        since, is_logged = time.monotonic(), False
+        while (order := self._order())[8] == PENDING or order[3:6] != self._token:
+            if not is_logged and time.monotonic() > since + _LOG_AFTER_S:
+                is_logged = True
+                _log(f"snapshot.load() has waited {_LOG_AFTER_S:g} s until the workers of all pods are started")
+            time.sleep(_POLL_S)
+        return order
+
+    # Restore --------------------------------------------------------------------------------------------------------
+
+    def load(self, unpack: Unpack) -> Optional[Any]:
+        """The state that the coordinator has chosen for the round; None: see `reason`. Waits for the choice."""
+        if self._target is not None:
+            raise RuntimeError("snapshot.load() restores once, before the first snapshot.save() of a process")
+        order = self._choice()
+        state, slot, step, length = order[8:]
+        if state != MEMORY:
+            self.reason = os.pread(self._fd, length, ORDER.size).decode(errors="replace")
+            return None
+        if slot not in range(SLOTS):
+            raise DamagedSnapshotError(f"rank {self._rank} has no snapshot of step {step}, which all others restore")
+        try:
+            restored = self._read(slot, step, unpack)
+        except WrongLibraryError:
+            raise
+        except Exception as error:
+            self._clear(slot)
+            raise DamagedSnapshotError(
+                f"the snapshot of step {step} of rank {self._rank} is damaged ({error}), and is discarded: the next "
+                "round restores a copy of it, or a checkpoint. Check the memory of this node"
+            ) from error
+        self.reason, self._target = "", 1 - slot
+        return restored
+
+    def _read(self, slot: int, step: int, unpack: Unpack) -> Any:
+        """The state in a slot. Raises any error if the slot is damaged."""
+        at = self._content(slot)
+        header = os.pread(self._fd, HEADER.size, at - PAGE_BYTES)
+        fields = HEADER.unpack(header)
+        if fields[0] != MAGIC or fields[-1] != crc32(header[:-8]) or fields[4] != step:
+            raise ValueError("its header has changed")
+        names, structure_bytes, total, crc, digest = header[8:56], *fields[7:10], fields[11]
+        structure = os.pread(self._fd, structure_bytes, at)
+        if crc32(structure) != crc:
+            raise ValueError("its structure has changed")
+        state, parts = unpack(structure)
+        layout, end = _layout(structure_bytes, parts)
+        if end != total or total > self._slot_bytes:
+            raise ValueError("its structure does not fit its header")
+        found = hashlib.sha256(names + structure)
+        for part, offset in zip(parts, layout):
+            found.update(part.copy(self._map(), at + offset))
+        if found.digest() != digest:
+            raise ValueError("its digest is wrong")
+        return state
+
+    # Save -----------------------------------------------------------------------------------------------------------
+
+    def save(self, step: int, state: Any, pack: Pack) -> bool:
+        """Return whether it was stored."""
+        self._calls += 1
+        if (self._calls - 1) % self._every:
+            return False
+        try:
+            return self._write(_checked_step(step), *pack(state))
+        except (UnsuitableState, RecursionError, OSError) as error:
+            self.complain(f"snapshot.save({step}) has stored nothing: {error}", about=str(error))
+            return False
+
+    def complain(self, text: str, about: str = "") -> None:
+        """about: of several texts with the same `about`, only the first one is written."""
+        if (about or text) not in self._complaints and len(self._complaints) < 10:
+            self._complaints.add(about or text)
+            _log(text)
+
+    def _write(self, step: int, structure: bytes, parts: Sequence[Part]) -> bool:
+        layout, total = _layout(len(structure), parts)
+        if total > self._slot_bytes:
+            raise UnsuitableState(
+                f"the state of rank {self._rank} has {_mib(total)}, and spec.snapshots.size is "
+                f"{_mib(self._slot_bytes)} for each rank: raise the size, or save less. The training continues"
+            )
+        if not self._is_current():
+            return False
+        slot = self._free_slot()
+        at = self._content(slot)
+        names = struct.pack("<6q", *self._token, step, self._rank, self._world_size)
+        self._clear(slot)
+        _pwrite_bytes(self._fd, structure, at)
+        digest = hashlib.sha256(names + structure)
+        self._populate(slot, total)
+        for part, offset in zip(parts, layout):
+            digest.update(part.copy(self._map(), at + offset))
+        if not self._is_current():
+            return False
+        place = (*self._token, step, self._rank, self._world_size)
+        sizes = (len(structure), total, crc32(structure), self._stored + 1)
+        header = HEADER.pack(MAGIC, *place, *sizes, digest.digest(), *_NOT_FETCHED, 0)[:-8]
+        _pwrite_bytes(self._fd, header + struct.pack("<q", crc32(header)), at - PAGE_BYTES)
+        self._target, self._stored = 1 - slot, self._stored + 1
+        return True
+
+    def _free_slot(self) -> int:
+        """Not the one with the newest snapshot, which the next round may restore. If the other one is being copied to
+        another pod, it is whole, and the newest one is overwritten: no save waits for a copy.
+        """
+        if self._target is None:
+            newest = [self._written(slot) for slot in range(SLOTS)]
+            self._target = newest.index(min(newest))
+        (copied,) = COPIED.unpack(os.pread(self._fd, COPIED.size, COPIED_OFFSET))
+        return 1 - self._target if copied == 1 + self._target else self._target
+
+    def _written(self, slot: int) -> tuple[int, ...]:
+        """Round and step of a slot's snapshot; () if it has none."""
+        header = os.pread(self._fd, HEADER.size, self._content(slot) - PAGE_BYTES)
+        fields = HEADER.unpack(header)
+        return fields[1:5] if fields[0] == MAGIC and fields[-1] == crc32(header[:-8]) else ()
+
+    def _clear(self, slot: int) -> None:
+        _pwrite_bytes(self._fd, bytes(HEADER.size), self._content(slot) - PAGE_BYTES)
+
+    def _content(self, slot: int) -> int:
+        """The offset of a slot's content. Its header is in the page before."""
+        return PAGE_BYTES + slot * (PAGE_BYTES + self._slot_bytes) + PAGE_BYTES
+
+    def _map(self) -> mmap.mmap:
+        if self._mapped is None:
+            self._mapped = mmap.mmap(self._fd, self._content(SLOTS) - PAGE_BYTES)
+        return self._mapped
+
+    def _populate(self, slot: int, size: int) -> None:
+        if slot not in self._populated:
+            self._populated.add(slot)
+            with contextlib.suppress(OSError):  # an older kernel: page faults do it
+                self._map().madvise(_MADV_POPULATE_WRITE, self._content(slot), size)
+
+
+def _layout(start: int, parts: Sequence[Part]) -> tuple[list[int], int]:
+    """The offsets of the arrays behind a structure of `start` bytes, and the end."""
+    offsets = []
+    for part in parts:
+        start = -(-start // _ALIGNMENT) * _ALIGNMENT
+        offsets.append(start)
+        start += part.size
+    return offsets, start
+
+
+def _pwrite_bytes(fd: int, data: bytes, offset: int) -> None:
+    while data:
+        done = os.pwrite(fd, data, offset)
+        data, offset = data[done:], offset + done
+
+
+def _checked_step(step: Any) -> int:
+    if type(step) is int and 0 <= step < 1 << 63:
+        return step
+    raise UnsuitableState(f"its step is {step!r}: expected a whole number, 0 or more")
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):.1f} MiB"
+
+
+def _log(text: str) -> None:
+    sys.stderr.write(f"understudy: {text}\n")
+    sys.stderr.flush()
+
+
+_found: Optional[SnapshotSlots] = None
+_looked = False  # whether this process has looked for its memory
+
+
+def slots_of_process() -> Optional[SnapshotSlots]:
+    """The file of this process. If the inherited number belongs to another file by now, because a parent closed ours,
+    the result is None.
+    """
+    global _found, _looked
+    if not _looked:
+        _looked = True
+        try:
+            fd = int(os.environ[ENV_SNAPSHOT_FD])
+            epoch, term, number = map(int, os.environ[ENV_ROUND].split("."))
+            if ORDER.unpack(os.pread(fd, ORDER.size, 0))[0] == MAGIC:
+                _found = SnapshotSlots(fd, (epoch, term, number))
+        except (OSError, ValueError, KeyError, OverflowError, struct.error):
+            _found = None
+    return _found
+
+
+def reason() -> str:
+    """Why load() returned None; "" if it returned a state."""
+    slots = slots_of_process()
+    return _NO_MEMORY if slots is None else slots.reason
+
+
+def complain(text: str) -> None:
+    """Write it to stderr, once per text."""
+    slots = slots_of_process()
+    if slots is not None:
+        slots.complain(text)
