@@ -4,6 +4,7 @@ The same views as for a cluster show a run: it answers with the objects that a c
 mode are imported by the verbs that need them, because they need packages that the verbs for a cluster do not need.
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -118,6 +119,16 @@ def run(
             "--snapshot-copies", metavar="N", help="Other members that keep a copy of each snapshot. Default: 1."
         ),
     ] = None,
+    snapshot_path: Annotated[
+        str,
+        typer.Option("--snapshot-path", metavar="FOLDER", help="Write snapshots to this folder, too. Default: none."),
+    ] = "",
+    snapshot_path_every: Annotated[
+        int,
+        typer.Option(
+            "--snapshot-path-every", metavar="STEPS", help="Of so many steps, one is written to --snapshot-path."
+        ),
+    ] = 1000,
     step_timeout: Annotated[
         int,
         typer.Option(
@@ -178,6 +189,8 @@ def run(
             step_timeout_s=step_timeout,
             start_timeout_s=start_timeout,
             slow_rank_percent=slow_rank_percent,
+            snapshot_path=os.path.abspath(snapshot_path) if snapshot_path else "",
+            snapshot_path_every=snapshot_path_every,
         )
         return runs.run(checked(options))
 

@@ -9,13 +9,14 @@ import re
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Callable
+from typing import Callable, Optional
 
 from understudy_launcher import environment, prctl
 from understudy_launcher.command_parser import calls_torchrun, python_program
 from understudy_launcher.log_process import Logs
 from understudy_launcher.loop import LauncherSettings, Loop
 from understudy_launcher.phases import OnSigterm
+from understudy_launcher.snapshot_storage import StorageSettings
 from understudy_protocol import pod
 
 USAGE, BROKEN, MISCONFIGURED = 64, 70, 78
@@ -86,9 +87,17 @@ def read_settings(command: Sequence[str], env: Mapping[str, str]) -> LauncherSet
         int(_setting(env, pod.ENV_SNAPSHOT_BYTES, "0", r"[0-9]{1,15}", "a number of bytes")),
         int(_setting(env, pod.ENV_SNAPSHOT_EVERY, "1", r"[1-9][0-9]{0,5}", "a number of calls, 1 or more")),
         int(_setting(env, pod.ENV_SNAPSHOT_COPIES, "0", r"[0-9]", "a number of pods, 9 at most")),
+        _snapshot_storage(env),
         auto,
         calls,
     )
+
+
+def _snapshot_storage(env: Mapping[str, str]) -> Optional[StorageSettings]:
+    path = _setting(env, pod.ENV_SNAPSHOT_STORAGE_PATH, "", r"|/.{0,1000}", "an absolute path in the container")
+    every = _setting(env, pod.ENV_SNAPSHOT_STORAGE_EVERY, "1000", r"[1-9][0-9]{0,8}", "a number of steps, 1 or more")
+    keep = _setting(env, pod.ENV_SNAPSHOT_STORAGE_KEEP, "2", r"[1-9][0-9]{0,3}", "a number of snapshots, 1 or more")
+    return StorageSettings(path, int(every), int(keep)) if path else None
 
 
 def _warmup(text: str) -> Sequence[str]:

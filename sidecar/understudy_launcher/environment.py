@@ -50,6 +50,9 @@ _INTERNAL = (
     pod.ENV_SNAPSHOT_BYTES,
     pod.ENV_SNAPSHOT_EVERY,
     pod.ENV_SNAPSHOT_COPIES,
+    pod.ENV_SNAPSHOT_STORAGE_PATH,
+    pod.ENV_SNAPSHOT_STORAGE_EVERY,
+    pod.ENV_SNAPSHOT_STORAGE_KEEP,
 )
 #: Prefixes of the variables that the interpreter, or a module that the zygote imports, reads only at its start.
 _READ_AT_START = (

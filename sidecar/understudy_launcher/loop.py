@@ -32,6 +32,7 @@ from understudy_launcher.ports import PortReservation
 from understudy_launcher.processes import ForkOrder, Workers, not_started
 from understudy_launcher.sidecar_link import LinkSelection, SidecarLink
 from understudy_launcher.snapshot_memory import SnapshotMemory
+from understudy_launcher.snapshot_storage import SnapshotStorage, StorageSettings
 from understudy_launcher.supervise import Supervisor
 from understudy_launcher.torchrun_call import NO_FILES
 from understudy_launcher.torchrun_job import TorchrunJob
@@ -79,6 +80,7 @@ class LauncherSettings:
     snapshot_bytes: int = 0  # the largest state of a rank; 0: no snapshots
     snapshot_every: int = 1
     snapshot_copies: int = 0  # other pods whose ranks' copies this pod keeps
+    snapshot_storage: Optional[StorageSettings] = None  # None: none is written to storage
     is_auto: bool = False  # a command that calls torchrun runs as it is, and the launcher runs torchrun's workers
     calls_torchrun: bool = False  # the command has to be run, and has not passed its job yet
 
@@ -100,6 +102,7 @@ class Loop:
         self._link = SidecarLink(settings.socket, logs.write_line, self._selection.forget, time.monotonic())
         self._ports = PortReservation()
         self._devices = DeviceCheck(settings.devices, self._watch_devices, self._unwatch)
+        self._storage: Optional[SnapshotStorage] = None
         self._snapshots = self._make_snapshot_memory()
         self._errors = error_files.make_folder(settings.folder)
         wanted = self._zygote is not None
@@ -138,7 +141,7 @@ class Loop:
 
     def _own_children(self) -> tuple[int, ...]:
         """The launcher's children that are not workers."""
-        others = [other.pid for other in (self._torchrun, self._snapshots) if other is not None]
+        others = [other.pid for other in (self._torchrun, self._snapshots, self._storage) if other is not None]
         return self._logs.pid, self._devices.pid, *others, *(self._zygote.pids if self._zygote is not None else ())
 
     def kill_all(self) -> None:
@@ -203,6 +206,7 @@ class Loop:
     def _do_with_snapshots(self, effect: Union[e.ReadSnapshots, e.ChooseSnapshot]) -> None:
         assert self._snapshots is not None, "the supervisor knows that there is memory"
         if isinstance(effect, e.ReadSnapshots):
+            self._start_storage()
             self._queue.append(e.SnapshotsRead(effect.start.token, self._snapshots.start(effect.start)))
         else:
             self._snapshots.choose(effect.choice)
@@ -219,7 +223,18 @@ class Loop:
             self._logs.write_line(f"no snapshots: {error.strerror}. The training restores its own checkpoints")
             return None
         self._workers.snapshot_files = memory.files
+        if settings.snapshot_storage is not None:
+            self._storage = SnapshotStorage(memory.files, settings.snapshot_storage)
+            self._start_storage()
         return memory
+
+    def _start_storage(self) -> None:
+        if self._storage is None:
+            return
+        try:
+            self._storage.start()
+        except OSError as error:
+            self._logs.write_line(f"no snapshot is written to storage in this round: {error.strerror}")
 
     def _pass_snapshot_files(self) -> None:
         """Once they are allocated: a page counts as the memory of the container that touches it first."""
@@ -302,6 +317,10 @@ class Loop:
             if slow:
                 self._logs.write_line(slow)
             self._pass_snapshot_files()
+        if self._storage is not None and self._storage.ended(pid):
+            self._logs.write_line(
+                "no snapshot is written to storage until the next round: the process that does so has ended"
+            )
         if self._torchrun is not None:
             self._queue.extend(self._torchrun.ended(pid, status))
 

@@ -40,7 +40,7 @@ from understudy_protocol.snapshot_files import (
 )
 from understudy_protocol.snapshots import RestoreChoice, SavedStep
 
-NO_SLOT = -1
+NO_SLOT = NO_STEP = -1
 _STATE_OFFSET = 8 * 8
 _REASON_BYTES = 2000
 _MFD_CLOEXEC, _MFD_ALLOW_SEALING = 1, 2
@@ -104,7 +104,8 @@ class SnapshotMemory:
         """Write the choice into the orders of the round: load() in the workers waits for it."""
         slots = self._fence.choose(choice.saved, self._slots())
         for local_rank, file in self.files.items():
-            reason, slot, step, state = choice.reason.encode(errors="replace")[:_REASON_BYTES], 0, 0, STORAGE
+            reason, slot, state = choice.reason.encode(errors="replace")[:_REASON_BYTES], 0, STORAGE
+            step = NO_STEP if choice.before_step is None else choice.before_step
             if choice.saved is not None:
                 # No slot: load() has to fail then, because all other ranks restore the snapshot.
                 slot, step, state = slots.get(local_rank, NO_SLOT), choice.saved.step, MEMORY

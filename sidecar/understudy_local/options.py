@@ -38,6 +38,8 @@ class Options:
     step_timeout_s: int = 0  # a worker without a step for so long hangs; 0: no hang detection
     start_timeout_s: int = 0  # likewise a round without its first step
     slow_rank_percent: int = 150  # a rank is slow if it makes each step so long, in percent; 0: no rank is
+    snapshot_path: str = ""  # a folder for snapshots on storage; absolute; "": none
+    snapshot_path_every: int = 1000  # of so many steps, one is written there
 
 
 def checked(options: Options) -> Options:
@@ -45,6 +47,9 @@ def checked(options: Options) -> Options:
     least_of = {"nodes": 1, "spares": 0, "nproc": 1, "grace": 1, "restarts": 0, "restarts-per-member": 0}
     values = {"grace": options.grace_s, "restarts-per-member": options.restarts_per_member}
     least_of["snapshot-every"], values["snapshot-every"] = 1, options.snapshot_every
+    least_of["snapshot-path-every"], values["snapshot-path-every"] = 1, options.snapshot_path_every
+    if options.snapshot_path and not options.snapshot_bytes:
+        raise UsageError(f"--snapshot-path {options.snapshot_path}: add --snapshots SIZE, the memory for snapshots")
     if options.snapshot_copies is not None:
         least_of["snapshot-copies"], values["snapshot-copies"] = 0, options.snapshot_copies
         if options.snapshot_copies >= options.nodes:

@@ -1,5 +1,7 @@
 """The options of a local run as a TrainingJob for the operator's plan. Pure."""
 
+from typing import Any
+
 from understudy_local.options import Options
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.spec import JobSpec, ReplicatedJob, World
@@ -12,12 +14,10 @@ SCRIPT_FAULT_ROUNDS = 3
 
 
 def training_job(options: Options, uid: str, created_at: float, status: JobStatus, *, deleting: bool) -> Job:
-    pods = {
-        "spec": {
-            "terminationGracePeriodSeconds": options.grace_s,
-            "containers": [{"name": CONTAINER, "command": list(options.command)}],
-        }
-    }
+    trainer: dict[str, Any] = {"name": CONTAINER, "command": list(options.command)}
+    if options.snapshot_path:  # all members have the files of this machine
+        trainer["volumeMounts"] = [{"name": "snapshots", "mountPath": options.snapshot_path}]
+    pods = {"spec": {"terminationGracePeriodSeconds": options.grace_s, "containers": [trainer]}}
     members = ReplicatedJob(REPLICATED_JOB, {"spec": {"parallelism": options.nodes, "template": pods}})
     world = World(
         groups=(members,),
@@ -32,6 +32,8 @@ def training_job(options: Options, uid: str, created_at: float, status: JobStatu
         snapshot_bytes=options.snapshot_bytes,
         snapshot_every=options.snapshot_every,
         wanted_copies=options.snapshot_copies,
+        snapshot_path=options.snapshot_path,
+        snapshot_path_every=options.snapshot_path_every,
         step_timeout_s=options.step_timeout_s,
         start_timeout_s=options.start_timeout_s,
         slow_rank_percent=options.slow_rank_percent,

@@ -148,6 +148,10 @@ ENV_SLOW_RANK_PERCENT = "UNDERSTUDY_SLOW_RANK_PERCENT"
 ENV_SNAPSHOT_BYTES = "UNDERSTUDY_SNAPSHOT_BYTES"  # the largest state of a rank; not set: no snapshots
 ENV_SNAPSHOT_EVERY = "UNDERSTUDY_SNAPSHOT_EVERY"  # snapshot.save() stores one of this many calls; 1 unless set
 ENV_SNAPSHOT_COPIES = "UNDERSTUDY_SNAPSHOT_COPIES"  # other pods that keep a copy of each snapshot; 0 unless set
+#: A folder for snapshots, in the trainer container; not set: none are stored. One of so many steps; so many of them.
+ENV_SNAPSHOT_STORAGE_PATH = "UNDERSTUDY_SNAPSHOT_STORAGE_PATH"
+ENV_SNAPSHOT_STORAGE_EVERY = "UNDERSTUDY_SNAPSHOT_STORAGE_EVERY"
+ENV_SNAPSHOT_STORAGE_KEEP = "UNDERSTUDY_SNAPSHOT_STORAGE_KEEP"
 ENV_SNAPSHOT_FD = "UNDERSTUDY_SNAPSHOT_FD"  # for workers: a file with their snapshots, snapshot_slots.py
 ENV_ROUND = "UNDERSTUDY_ROUND"  # epoch.term.round, for the workers
 ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # two files, for step() of the workers: understudy_torch/progress.py

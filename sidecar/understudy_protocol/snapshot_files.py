@@ -2,7 +2,7 @@
 
     a file of a local rank                            a file of copies of one rank of another pod
     ------  ----------------------------------------  ----------------------------------------------------------------
-    page 0  the order, and COPIED at its end          page 0  the header of slot 0, as its worker wrote it
+    page 0  the order, the storage, and two marks     page 0  the header of slot 0, as its worker wrote it
     page 1  the header of slot 0                      page 1  … the record of slot 0 (understudy_sidecar/copies)
     page 2  … the content of slot 0                   …       the same for slot 1
     …       the same for slot 1
@@ -33,6 +33,13 @@ _FETCHED_FOR_OFFSET = HEADER.size - 8 - _FETCHED_FOR.size
 #: At the end of the page of the order: 1 + the slot that is being copied to another pod; 0: none.
 COPIED = struct.Struct("<q")
 COPIED_OFFSET = PAGE_BYTES - COPIED.size
+#: Before it: 1 + the slot that is being written to storage; 0: none.
+STORING = struct.Struct("<q")
+STORING_OFFSET = COPIED_OFFSET - STORING.size
+#: From STORAGE_OFFSET on: of how many steps one is stored (0: none is), the bytes of the folder's path, and the path.
+STORAGE_SETTINGS = struct.Struct("<2q")
+STORAGE_OFFSET = 2304  # behind the reason of the order
+LONGEST_STORAGE_PATH = 1024
 #: A record: a nonce, the encrypted header, and the content in encrypted chunks; a tag is added to each of them.
 CHUNK_BYTES = 1 << 20
 NONCE_BYTES = 32

@@ -31,6 +31,7 @@ from binascii import crc32
 from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
+from understudy_protocol.enums import RoundToken
 from understudy_protocol.pod import ENV_ROUND, ENV_SNAPSHOT_FD
 from understudy_protocol.snapshot_files import (
     COPIED,
@@ -42,7 +43,12 @@ from understudy_protocol.snapshot_files import (
     PAGE_BYTES,
     PENDING,
     SLOTS,
+    STORAGE_OFFSET,
+    STORAGE_SETTINGS,
+    STORING,
+    STORING_OFFSET,
 )
+from understudy_protocol.snapshot_storage import SnapshotStorageError, agreed_choice
 
 BLOCK_BYTES = 1 << 16
 _NOT_FETCHED = (0, 0, 0)
@@ -91,6 +97,7 @@ class SnapshotSlots:
         self._slot_bytes, self._every, self._rank, self._world_size = order[1], order[2], order[6], order[7]
         self._calls = self._stored = 0
         self._target: Optional[int] = None  # the slot for the next save
+        self._newest: Optional[int] = None  # the step that was restored or saved last
         self._complaints: set[str] = set()
         self._mapped: Optional[mmap.mmap] = None
         self._populated: set[int] = set()  # slots
@@ -125,7 +132,7 @@ class SnapshotSlots:
         state, slot, step, length = order[8:]
         if state != MEMORY:
             self.reason = os.pread(self._fd, length, ORDER.size).decode(errors="replace")
-            return None
+            return self._load_stored(unpack, None if step < 0 else step)
         if slot not in range(SLOTS):
             raise DamagedSnapshotError(f"rank {self._rank} has no snapshot of step {step}, which all others restore")
         try:
@@ -138,8 +145,61 @@ class SnapshotSlots:
                 f"the snapshot of step {step} of rank {self._rank} is damaged ({error}), and is discarded: the next "
                 "round restores a copy of it, or a checkpoint. Check the memory of this node"
             ) from error
-        self.reason, self._target = "", 1 - slot
+        self.reason, self._target, self._newest = "", 1 - slot, step
         return restored
+
+    def _load_stored(self, unpack: Unpack, before_step: Optional[int]) -> Optional[Any]:
+        """The state of a snapshot in the folder of spec.snapshots.storage, if there is one: read into a slot, and from
+        there. before_step: see choose().
+        """
+        _, length = STORAGE_SETTINGS.unpack(os.pread(self._fd, STORAGE_SETTINGS.size, STORAGE_OFFSET))
+        folder = os.pread(self._fd, length, STORAGE_OFFSET + STORAGE_SETTINGS.size).decode(errors="replace")
+        if not folder:
+            return None
+        choice = agreed_choice(folder, RoundToken(*self._token), self._rank, self._world_size, before_step, _log)
+        if not choice.name:
+            self.reason = f"{self.reason}; {choice.reason}"
+            return None
+        path, slot = os.path.join(folder, choice.name, str(self._rank)), self._free_slot()
+        try:
+            step = self._read_file(path, slot)
+            restored = self._read(slot, step, unpack)
+        except WrongLibraryError:
+            raise
+        except OSError as error:
+            raise SnapshotStorageError(f"the snapshot {path} cannot be read: {error.strerror or error}") from error
+        except Exception as error:
+            self._clear(slot)
+            with contextlib.suppress(OSError):
+                os.rename(path, f"{path}.damaged")
+            raise DamagedSnapshotError(
+                f"the snapshot {path} cannot be restored ({error}), and is discarded: the next round restores an older "
+                "one, or a checkpoint. Check the storage"
+            ) from error
+        _log(f"restored step {step} from {path}")
+        self.reason, self._target, self._newest = "", 1 - slot, step
+        return restored
+
+    def _read_file(self, path: str, slot: int) -> int:
+        """Copy the file into the slot. Return the step of its header."""
+        self._clear(slot)
+        with open(path, "rb", buffering=0) as file:
+            header, size = file.read(PAGE_BYTES)[: HEADER.size], os.fstat(file.fileno()).st_size - PAGE_BYTES
+            if len(header) != HEADER.size or not 0 < size <= self._slot_bytes:
+                raise ValueError(f"its size is {_mib(size)}, and spec.snapshots.size is {_mib(self._slot_bytes)}")
+            at = self._content(slot)
+            self._populate(slot, size)
+            left = memoryview(self._map())[at : at + size]
+            while left:
+                count = file.readinto(left)
+                if not count:
+                    raise ValueError("it has become shorter")
+                left = left[count:]
+        fields = HEADER.unpack(header)
+        if fields[5:7] != (self._rank, self._world_size):
+            raise ValueError(f"it is of rank {fields[5]} of {fields[6]}")
+        _pwrite_bytes(self._fd, header, at - PAGE_BYTES)
+        return int(fields[4])
 
     def _read(self, slot: int, step: int, unpack: Unpack) -> Any:
         """The state in a slot. Raises any error if the slot is damaged."""
@@ -207,15 +267,41 @@ class SnapshotSlots:
         header = HEADER.pack(MAGIC, *place, *sizes, digest.digest(), *_NOT_FETCHED, 0)[:-8]
         _pwrite_bytes(self._fd, header + struct.pack("<q", crc32(header)), at - PAGE_BYTES)
         self._target, self._stored = 1 - slot, self._stored + 1
+        self._mark_for_storage(slot, step)
         return True
+
+    def _mark_for_storage(self, slot: int, step: int) -> None:
+        """If this is the first step behind a multiple of `every`: all ranks mark the same steps. Until the slot is
+        written, saves go to the other one.
+        """
+        newest, self._newest = self._newest, step
+        every, _ = STORAGE_SETTINGS.unpack(os.pread(self._fd, STORAGE_SETTINGS.size, STORAGE_OFFSET))
+        if not every or newest is None or newest // every == step // every:
+            return
+        if self._marked():
+            self.complain(
+                f"the snapshot of step {step} is not written to storage, because the writing of an earlier one has not "
+                "ended: raise spec.snapshots.storage.every",
+                about="busy storage",
+            )
+            return
+        _pwrite_bytes(self._fd, STORING.pack(1 + slot), STORING_OFFSET)
+
+    def _marked(self) -> int:
+        """1 + the slot that is being written to storage; 0: none."""
+        return int(STORING.unpack(os.pread(self._fd, STORING.size, STORING_OFFSET))[0])
 
     def _free_slot(self) -> int:
         """Not the one with the newest snapshot, which the next round may restore. If the other one is being copied to
-        another pod, it is whole, and the newest one is overwritten: no save waits for a copy.
+        another pod, or written to storage, it is whole, and the newest one is overwritten: no save waits for that. The
+        storage comes first: an interrupted copy is sent again, and a step that is not stored is missing in all ranks.
         """
         if self._target is None:
             newest = [self._written(slot) for slot in range(SLOTS)]
             self._target = newest.index(min(newest))
+        marked = self._marked()
+        if marked in (1, 2):
+            return 2 - marked
         (copied,) = COPIED.unpack(os.pread(self._fd, COPIED.size, COPIED_OFFSET))
         return 1 - self._target if copied == 1 + self._target else self._target
 

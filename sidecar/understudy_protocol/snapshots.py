@@ -35,6 +35,8 @@ class RestoreChoice:
     saved: Optional[SavedStep]  # None: each rank restores the script's own checkpoint
     reason: str = ""  # why none is restored
     from_copies: bool = False  # at least one pod has fetched it from another one
+    #: Without a snapshot in memory: only snapshots on storage that are older than this step count; None: all.
+    before_step: Optional[int] = None
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from understudy_protocol.snapshot_files import (
     HEADER,
     PAGE_BYTES,
     SLOTS,
+    STORING,
+    STORING_OFFSET,
     Header,
     header_offset,
     kept_file_bytes,
@@ -88,6 +90,11 @@ class CopyFiles:
     def mark_copied(self, local_rank: int, slot: int | None) -> None:
         """A save overwrites the other slot while this one is being copied."""
         os.pwrite(self._own[local_rank], COPIED.pack(0 if slot is None else 1 + slot), COPIED_OFFSET)
+
+    def slot_being_stored(self, local_rank: int) -> int | None:
+        """That is being written to storage."""
+        (mark,) = STORING.unpack(os.pread(self._own[local_rank], STORING.size, STORING_OFFSET))
+        return mark - 1 if mark in range(1, SLOTS + 1) else None
 
     # The copies for other pods --------------------------------------------------------------------------------------
 

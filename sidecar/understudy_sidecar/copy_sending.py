@@ -120,10 +120,11 @@ class CopySender:
         self, files: CopyFiles, plan: c.RoundCopyPlan, local_rank: int, *, is_flush: bool
     ) -> tuple[int, int, bytes] | None:
         """The slot of the newest snapshot of this round, unless it was sent, and its header. In a flush also the slot
-        of the other snapshot.
+        of the other snapshot. While a slot is written to storage, saves overwrite the other one, so that is not sent.
         """
         found: list[tuple[SavedStep, int, bytes]] = []
-        for slot in range(SLOTS):
+        stored = None if is_flush else files.slot_being_stored(local_rank)
+        for slot in range(SLOTS) if stored is None else (stored,):
             data = files.own_header_bytes(local_rank, slot)
             header = read_header(data)
             if header is not None and header.saved.token == plan.token and 0 < header.size <= files.slot_bytes:

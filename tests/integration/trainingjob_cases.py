@@ -319,6 +319,31 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "spec.snapshots.copies",
         "snapshots.copies must be 0 to 2",
     ),
+    "snapshots on storage without a path": (
+        lambda job: job["spec"].update(snapshots={"size": "1Gi", "storage": {"keep": 3}}),
+        "spec.snapshots.storage.path",
+        "snapshots.storage.path must be set to a folder on a volume that the trainer containers of all pods mount",
+    ),
+    "snapshots at a URL": (
+        lambda job: job["spec"].update(snapshots={"size": "1Gi", "storage": {"path": "s3://bucket/snapshots"}}),
+        "spec.snapshots.storage.path",
+        "snapshots.storage.path must be an absolute path of a folder",
+    ),
+    "snapshots in the folder above": (
+        lambda job: job["spec"].update(snapshots={"size": "1Gi", "storage": {"path": "/checkpoints/../other"}}),
+        "spec.snapshots.storage.path",
+        "without . and ..: URLs are not supported, so mount the storage as a volume",
+    ),
+    "no step of which a snapshot goes to storage": (
+        lambda job: job["spec"].update(snapshots={"size": "1Gi", "storage": {"path": "/checkpoints", "every": 0}}),
+        "spec.snapshots.storage.every",
+        "snapshots.storage.every must be 1 to 100000000",
+    ),
+    "no snapshot that is kept on storage": (
+        lambda job: job["spec"].update(snapshots={"size": "1Gi", "storage": {"path": "/checkpoints", "keep": 0}}),
+        "spec.snapshots.storage.keep",
+        "snapshots.storage.keep must be 1 to 1000",
+    ),
     "snapshots under torchrun": (
         lambda job: job["spec"].update(
             snapshots={"size": "1Gi"}, launcher={**job["spec"]["launcher"], "mode": "Torchrun"}

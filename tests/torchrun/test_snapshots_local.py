@@ -231,3 +231,23 @@ def test_without_copies_a_lost_member_leads_to_storage(start: Start, tmp_path: P
     assert origin.endswith(" has no snapshot of its ranks")
     (tmp_path / "end").touch()
     assert run.wait(LIMIT_S) == 0
+
+
+def test_without_copies_a_lost_member_leads_to_the_newest_snapshot_on_storage(start: Start, tmp_path: Path) -> None:
+    # given a training that writes the snapshot of each fifth step to a folder
+    folder = tmp_path / "snapshots"
+    options = ("--snapshot-copies", "0", "--snapshot-path", str(folder), "--snapshot-path-every", "5")
+    run = start("--spares", "1", *options, "--", sys.executable, "-u", "{train}")
+    first = notes(tmp_path, 0, 12)
+    assert {of_rank[0][4] for of_rank in first} == {f"storage:no pod has a snapshot; {folder} has no snapshot"}
+    # when all processes of a member are killed
+    kill("node-1")
+    # then all ranks restore the same one of these steps, with its content
+    second = notes(tmp_path, 1, 1)
+    newest = max(int(of_rank[-1][2]) for of_rank in notes(tmp_path, 0, 12))
+    ((step, content, origin),) = {(of_rank[0][2], of_rank[0][3], of_rank[0][4]) for of_rank in second}
+    assert int(step) % 5 == 0
+    assert newest - 15 <= int(step) <= newest
+    assert (content, origin) == (f"[{sum(range(int(step) + 1)):.1f}]", "memory")
+    (tmp_path / "end").touch()
+    assert run.wait(LIMIT_S) == 0

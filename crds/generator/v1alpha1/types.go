@@ -770,6 +770,37 @@ type Snapshots struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self >= 0 && self <= 2",message="snapshots.copies must be 0 to 2: the number of other pods that keep a copy of each snapshot"
 	Copies *int32 `json:"copies,omitempty"`
+
+	// Snapshots on storage. A process of the trainer container writes them in the
+	// background, and snapshot.load() restores the newest one if no snapshot is left in
+	// memory. If unset, there are none.
+	// +optional
+	Storage *SnapshotStorage `json:"storage,omitempty"`
+}
+
+// Snapshots on storage.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.path)",fieldPath=".path",message="snapshots.storage.path must be set to a folder on a volume that the trainer containers of all pods mount, such as /checkpoints/snapshots; leave out storage if no snapshot is to be written there"
+type SnapshotStorage struct {
+	// A folder on a volume that the trainer containers of all pods mount. It must be
+	// another folder for each job. The workers create it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1000
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(/[^/]+)+$') && !self.matches('/[.][.]?(/|$)')",message="snapshots.storage.path must be an absolute path of a folder, such as /checkpoints/snapshots, without . and ..: URLs are not supported, so mount the storage as a volume"
+	Path string `json:"path,omitempty"`
+
+	// Of so many steps, the first one that is saved is written: with 1000, the first
+	// snapshot of step 1000 or later, of step 2000 or later, and so on. Default: 1000.
+	// +optional
+	// +kubebuilder:default=1000
+	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 100000000",message="snapshots.storage.every must be 1 to 100000000: the number of steps between two snapshots on storage"
+	Every int32 `json:"every,omitempty"`
+
+	// The number of complete snapshots that are kept. Default: 2.
+	// +optional
+	// +kubebuilder:default=2
+	// +kubebuilder:validation:XValidation:rule="self >= 1 && self <= 1000",message="snapshots.storage.keep must be 1 to 1000: the number of complete snapshots that are kept on storage"
+	Keep int32 `json:"keep,omitempty"`
 }
 
 // Lets the job train with fewer pods than it declares.

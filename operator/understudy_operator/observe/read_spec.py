@@ -122,6 +122,7 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
     termination, fence = spec.get("termination", {}), recovery.get("coordinatorLossTimeout", "30s")
     faults: Mapping[str, Any] = spec.get("faults", {})
     snapshots: Mapping[str, Any] = spec.get("snapshots", {})
+    storage: Mapping[str, Any] = snapshots.get("storage", {})
     targets = launcher.get("targetReplicatedJobs") or [replicated[0].name]
     groups = tuple(group for group in replicated if group.name in targets)
     trainer = _trainer(groups, launcher.get("container", ""))
@@ -163,6 +164,9 @@ def _world(spec: Raw, replicated: tuple[ReplicatedJob, ...]) -> World:
         snapshot_bytes=bytes_in(snapshots["size"]) or 0 if "size" in snapshots else 0,
         snapshot_every=int(snapshots.get("every", 1)),
         wanted_copies=int(snapshots["copies"]) if "copies" in snapshots else None,
+        snapshot_path=storage.get("path", ""),
+        snapshot_path_every=int(storage.get("every", 1000)),
+        snapshot_path_keep=int(storage.get("keep", 2)),
         shared_memory=read_shared_memory(launcher),
         suspended_only={
             **{name: spec[name] for name in SUSPENDED_ONLY if name in spec},

@@ -12,8 +12,8 @@ Only the history of the training counts: the snapshot that the newest round with
 snapshots that this round or a later one has saved. A round that was replaced may have saved more while it was cut off,
 but a newer round has stepped since, or has restored something else. A coordinator that adopts a round adopts its choice
 if any member has received one, and otherwise chooses. If the rounds after SUSPECT_RESTORES restores in a row have
-failed within SUSPECT_STEPS steps by a fault of a worker, the snapshots may be the cause: the next round restores the
-script's own checkpoint. All work per message is O(1).
+failed within SUSPECT_STEPS steps by a fault of a worker, the snapshots may be the cause: the next round restores an
+older snapshot on storage, or the script's own checkpoint. All work per message is O(1).
 """
 
 from collections.abc import Iterable
@@ -180,7 +180,8 @@ def _choose(state: CoordinatorState) -> None:
     if restores.suspicions >= SUSPECT_RESTORES:
         reason = f"{SUSPECT_RESTORES} rounds in a row have failed within {SUSPECT_STEPS} steps of a restored snapshot"
         restores.suspicions = 0
-        _decide(state, RestoreChoice(None, f"{reason}: it may be the cause"))
+        suspect = None if restores.restored is None else restores.restored.step
+        _decide(state, RestoreChoice(None, f"{reason}: it may be the cause", before_step=suspect))
         return
     restores.target, restores.fetching = newest, {} if newest is None else _lacking(state, newest)
     if newest is None:

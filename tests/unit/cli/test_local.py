@@ -60,12 +60,14 @@ def test_a_command_alone_is_enough_and_the_exit_code_is_that_of_the_run(
 def test_every_option_can_be_set(monkeypatch: pytest.MonkeyPatch, started: list[Options]) -> None:
     text = "--nodes 3 --spares 2 --nproc 4 --grace 5 --restarts 0 --preload a,b --no-zygote --name x --plain --verbose"
     text += " --restarts-per-member 2 --snapshots 512Mi --snapshot-every 5 --snapshot-copies 2"
-    text += " --step-timeout 60 --start-timeout 300 --slow-rank-percent 200"
+    text += " --step-timeout 60 --start-timeout 300 --slow-rank-percent 200 --snapshot-path /s --snapshot-path-every 50"
     words = [*text.split(), "--", "python", "-m", "x", "--", "y", "-h"]
     call(monkeypatch, "local", *words)
     call(monkeypatch, "local", "run", *words)
     command = ("python", "-m", "x", "--", "y", "-h")
-    expected = Options(command, 3, 2, 4, 5, 0, False, ("a", "b"), "x", True, True, 2, 536870912, 5, 2, 60, 300, 200)
+    expected = Options(
+        *(command, 3, 2, 4, 5, 0, False, ("a", "b"), "x", True, True, 2, 536870912, 5, 2, 60, 300, 200, "/s", 50)
+    )
     assert started == [expected] * 2
 
 
@@ -102,6 +104,8 @@ def test_torchrun_decides_about_the_workers_unless_an_option_does(
         (["--snapshots", "much", "--", "x"], "--snapshots much: expected the memory for one worker's state"),
         (["--snapshots", "0", "--", "x"], "--snapshots 0: expected the memory"),
         (["--snapshot-every", "0", "--", "x"], "--snapshot-every 0: expected 1 or more"),
+        (["--snapshot-path", "/s", "--", "x"], "--snapshot-path /s: add --snapshots SIZE, the memory for snapshots"),
+        (["--snapshot-path-every", "0", "--", "x"], "--snapshot-path-every 0: expected 1 or more"),
         (["--snapshot-copies", "-1", "--", "x"], "--snapshot-copies -1: expected 0 or more"),
         (["--snapshot-copies", "2", "--", "x"], "--snapshot-copies 2: expected fewer than --nodes"),
         (["--", "deepspeed", "train.py"], "deepspeed starts several processes itself, so each worker would"),

@@ -735,3 +735,28 @@ def test_without_ctypes_pid_1_reaps_the_orphans_and_rounds_continue(folder: Path
     for number in range(3):
         started(launched, number)
         launched.pids("pids", 2 * number + 2)
+
+
+def test_the_process_that_writes_snapshots_to_storage_is_replaced_with_the_next_round(
+    launch: Launch, folder: Path
+) -> None:
+    # given a pod that writes snapshots to a folder
+    env = {pod.ENV_SNAPSHOT_BYTES: "4096", pod.ENV_SNAPSHOT_STORAGE_PATH: str(folder / "snapshots")}
+    launched = launch(*SLEEPS, **env)
+    launched.join()
+    started(launched)
+    (first,) = [pid for pid in children(launched.process.pid) if name_of(pid) == "storage"]
+    # when the process is killed
+    os.kill(first, signal.SIGKILL)
+    launched.logs("no snapshot is written to storage until the next round: the process that does so has ended")
+    # then the workers run on, and the next round has another process
+    started(launched, 1)
+    (second,) = [pid for pid in children(launched.process.pid) if name_of(pid) == "storage"]
+    assert second != first
+    # and this process outlives further rounds
+    started(launched, 2)
+    assert [pid for pid in children(launched.process.pid) if name_of(pid) == "storage" and alive(pid)] == [second]
+    # and it ends with the launcher
+    launched.sidecar.send(ExitLauncher(0, "the job has ended"))
+    assert launched.wait() == 0
+    wait_for(lambda: not alive(second), "the end of the process")

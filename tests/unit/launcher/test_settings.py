@@ -6,6 +6,7 @@ import pytest
 
 from understudy_launcher.__main__ import SettingError, main, read_settings
 from understudy_launcher.phases import OnSigterm
+from understudy_launcher.snapshot_storage import StorageSettings
 from understudy_protocol import pod
 
 MISCONFIGURED = 78
@@ -32,6 +33,14 @@ def test_a_pod_can_set_everything() -> None:
     assert settings.step_timeout_s == 90.0
 
 
+def test_a_pod_writes_snapshots_to_storage_if_it_has_a_folder() -> None:
+    assert read_settings(["train"], {}).snapshot_storage is None
+    env = {pod.ENV_SNAPSHOT_STORAGE_PATH: "/checkpoints/snapshots"}
+    assert read_settings(["train"], env).snapshot_storage == StorageSettings("/checkpoints/snapshots", 1000, 2)
+    env |= {pod.ENV_SNAPSHOT_STORAGE_EVERY: "50", pod.ENV_SNAPSHOT_STORAGE_KEEP: "3"}
+    assert read_settings(["train"], env).snapshot_storage == StorageSettings("/checkpoints/snapshots", 50, 3)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -42,6 +51,7 @@ def test_a_pod_can_set_everything() -> None:
         (pod.ENV_GRACE, "x"),
         (pod.ENV_STEP_TIMEOUT, "10m"),
         (pod.ENV_WORKER_GRACE_PERIOD, "5s"),
+        (pod.ENV_SNAPSHOT_STORAGE_PATH, "checkpoints"),
     ],
 )
 def test_an_invalid_setting_is_named(name: str, value: str) -> None:

@@ -119,6 +119,10 @@ class CopyingPod:
         assert os.pread(self.memory.files[0], HEADER, at) != bytes(HEADER)
         return os.pread(self.memory.files[0], size, at + PAGE)
 
+    def mark_stored_slot(self, slot: int | None) -> None:
+        """As save() marks a slot for the storage, and the process that writes it clears the mark."""
+        os.pwrite(self.memory.files[0], struct.pack("<q", 0 if slot is None else 1 + slot), PAGE - 16)
+
     def copied_slot(self) -> int:
         """1 + the slot that is marked; 0: none."""
         return int.from_bytes(os.pread(self.memory.files[0], 8, PAGE - 8), "little")

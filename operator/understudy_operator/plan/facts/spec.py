@@ -220,6 +220,9 @@ class World:
     snapshot_bytes: int = 0  # memory for the state of one rank; 0: no snapshots
     snapshot_every: int = 1  # snapshot.save() stores one of this many calls
     wanted_copies: int | None = None  # other pods that keep a copy of each snapshot; None: one, if there is one
+    snapshot_path: str = ""  # a folder of the trainer container for snapshots; "": none is written to storage
+    snapshot_path_every: int = 1000  # of so many steps, one is written there
+    snapshot_path_keep: int = 2  # complete snapshots that are kept there
     script_fault_rounds: int = 0  # so many rounds whose ranks all fail alike before a step end the job; 0: no limit
     shared_memory: SharedMemory | None = None
     #: Fields besides replicatedJobs that can change only while the job is suspended, as the user wrote them.

@@ -50,6 +50,7 @@ def find_spec_errors(name: str, spec: JobSpec) -> Iterator[SpecError]:
     yield from _own_names(spec)
     yield from _without_launcher(spec)
     yield from _snapshots(spec)
+    yield from _snapshot_storage(spec)
 
 
 def describe_spec_error(name: str, spec: JobSpec) -> str:
@@ -181,6 +182,23 @@ def _snapshots(spec: JobSpec) -> Iterator[SpecError]:
                 f"snapshots.size: {SLOTS} snapshots for each of {workers} workers{_of_others(copies)} need "
                 f"{_gib(needed)} of the trainer container's memory, and its limit in replicatedJobs[{number}] is "
                 f"{_gib(limit)}: raise resources.limits.memory, or lower snapshots.size{_or_copies(copies)}",
+                changeable=True,
+            )
+
+
+def _snapshot_storage(spec: JobSpec) -> Iterator[SpecError]:
+    """A folder that is not on a volume would be lost with its container."""
+    if spec.world is None or not spec.world.snapshot_path:
+        return
+    path = spec.world.snapshot_path
+    for number, group in enumerate(spec.replicated_jobs):
+        containers = group.pod_template["spec"].get("containers") or ()
+        trainer: Mapping[str, Any] = next((x for x in containers if spec.world.container in ("", x["name"])), {})
+        mounted = [str(mount.get("mountPath", "")).rstrip("/") for mount in trainer.get("volumeMounts") or ()]
+        if group in spec.world.groups and not any(path == x or path.startswith(f"{x}/") for x in mounted):
+            yield SpecError(
+                f"snapshots.storage.path: {path} is on no volume of the trainer container in replicatedJobs[{number}]: "
+                "add a volume that all pods share, and mount it with volumeMounts at this path or at a folder above it",
                 changeable=True,
             )
 

@@ -19,7 +19,7 @@ from understudy_operator.plan.facts.host_ports import declare_host_ports
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.malformed import number_in
 from understudy_operator.plan.facts.ownership import owner_reference
-from understudy_operator.plan.facts.spec import PodPosition, ReplicatedJob
+from understudy_operator.plan.facts.spec import PodPosition, ReplicatedJob, World
 from understudy_operator.plan.facts.trainer import AUTO, TORCHRUN
 from understudy_operator.plan.manifests import metadata, podspec
 from understudy_operator.plan.manifests.gateways import add_to_worker
@@ -279,7 +279,18 @@ def _for_launcher(job: Job) -> list[dict[str, Any]]:
         variables.append(_env(names.ENV_SNAPSHOT_BYTES, str(job.world.snapshot_bytes)))
         variables.append(_env(names.ENV_SNAPSHOT_EVERY, str(job.world.snapshot_every)))
         variables.append(_env(names.ENV_SNAPSHOT_COPIES, str(job.world.snapshot_copies)))
+        variables += _for_snapshot_storage(job.world)
     return variables
+
+
+def _for_snapshot_storage(world: World) -> list[dict[str, Any]]:
+    if not world.snapshot_path:
+        return []
+    return [
+        _env(names.ENV_SNAPSHOT_STORAGE_PATH, world.snapshot_path),
+        _env(names.ENV_SNAPSHOT_STORAGE_EVERY, str(world.snapshot_path_every)),
+        _env(names.ENV_SNAPSHOT_STORAGE_KEEP, str(world.snapshot_path_keep)),
+    ]
 
 
 def _for_torchrun(job: Job) -> list[dict[str, Any]]:

@@ -583,6 +583,21 @@ def test_the_memory_for_snapshots_is_read():
     assert (read_job(raw).world.snapshot_bytes, read_job(raw).world.snapshot_every) == (21474836480, 5)
 
 
+@pytest.mark.parametrize(
+    ("storage", "read"),
+    [
+        (None, ("", 1000, 2)),
+        ({"path": "/checkpoints/snapshots"}, ("/checkpoints/snapshots", 1000, 2)),
+        ({"path": "/checkpoints/snapshots", "every": 50, "keep": 3}, ("/checkpoints/snapshots", 50, 3)),
+    ],
+)
+def test_the_folder_for_snapshots_on_storage_is_read(storage: Any, read: tuple[str, int, int]):
+    raw = copy.deepcopy(JOB)
+    raw["spec"]["snapshots"] = {"size": "20Gi", **({} if storage is None else {"storage": storage})}
+    world = read_job(raw).world
+    assert (world.snapshot_path, world.snapshot_path_every, world.snapshot_path_keep) == read
+
+
 def test_a_trainer_whose_image_has_no_shell_failed_with_the_fix():
     message = 'exec: "/bin/sh": stat /bin/sh: no such file or directory'
     end = {"exitCode": 128, "reason": "StartError", "message": message}

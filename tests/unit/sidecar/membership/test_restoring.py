@@ -162,6 +162,8 @@ def test_after_two_failures_within_3_steps_of_a_restore_storage_is_restored() ->
     third = failed_again(driven, steps_of(R2, 11))
     assert third.saved is None
     assert third.reason == ("2 rounds in a row have failed within 3 steps of a restored snapshot: it may be the cause")
+    # and of the snapshots on storage, only those before the suspect one count
+    assert third.before_step == 9
     # and a snapshot after that is trusted again
     assert failed_again(driven, steps_of(RoundToken(1, 1, 3), 12)).saved == SavedStep(RoundToken(1, 1, 3), 12)
 

@@ -291,6 +291,32 @@ def test_there_are_other_pods_for_the_copies(actives: int, copies: int, fits: bo
     assert found == ([] if fits else [f"{expected} it to {actives - 1}"])
 
 
+@pytest.mark.parametrize(
+    ("mounts", "fits"),
+    [
+        (["/checkpoints"], True),
+        (["/data", "/checkpoints/snapshots/"], True),
+        (["/"], True),
+        ([], False),
+        (["/checkpoint"], False),
+        (["/checkpoints/snapshots/deeper"], False),
+    ],
+)
+def test_snapshots_on_storage_are_on_a_volume_of_the_trainer(mounts: list[str], fits: bool):
+    volume_mounts = [{"name": "storage", "mountPath": path} for path in mounts]
+    template = {"spec": {"containers": [{"name": "trainer", "volumeMounts": volume_mounts}]}}
+    job = a_job(pod_template=template, container="", snapshot_bytes=1 << 20, snapshot_path="/checkpoints/snapshots")
+    assert [found.message for found in find_spec_errors(job.name, job.spec)] == (
+        []
+        if fits
+        else [
+            "snapshots.storage.path: /checkpoints/snapshots is on no volume of the trainer container in "
+            "replicatedJobs[0]: add a volume that all pods share, and mount it with volumeMounts at this path or at a "
+            "folder above it"
+        ]
+    )
+
+
 def test_a_launcher_can_pass_only_so_many_files():
     job = a_job(nproc_per_node=100, snapshot_bytes=1 << 20, wanted_copies=2, parallelism=3)
     assert [found.message for found in find_spec_errors(job.name, job.spec)] == [

@@ -212,6 +212,15 @@ def test_the_launcher_gets_the_memory_for_snapshots_and_the_sidecar_that_there_i
     shape = json.loads(env(with_snapshots, names.SIDECAR_CONTAINER)[names.ENV_JOB])
     assert (shape["snapshots"], shape["snapshot_copies"]) == (True, 1)
     assert env(with_snapshots, "trainer")[names.ENV_SNAPSHOT_COPIES] == "1"
+    assert names.ENV_SNAPSHOT_STORAGE_PATH not in env(with_snapshots, "trainer")
+
+
+def test_the_launcher_gets_the_folder_for_snapshots_on_storage():
+    with_storage = manifest(a_job(snapshot_bytes=1 << 20, snapshot_path="/checkpoints/snapshots", snapshot_path_keep=3))
+    given = env(with_storage, "trainer")
+    assert given[names.ENV_SNAPSHOT_STORAGE_PATH] == "/checkpoints/snapshots"
+    assert given[names.ENV_SNAPSHOT_STORAGE_EVERY] == "1000"
+    assert given[names.ENV_SNAPSHOT_STORAGE_KEEP] == "3"
 
 
 def test_a_torchrun_command_gets_its_job_and_no_zygote():

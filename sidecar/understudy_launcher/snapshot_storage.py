@@ -1,0 +1,193 @@
+"""Writes snapshots to a folder that the trainer container has mounted: a process beside the launcher.
+
+save() in a worker marks the slot of a snapshot that is to be stored (understudy_protocol/snapshot_slots.py): of each
+`every` steps, the first one that was saved. This process writes the slot to a file, and clears the mark. Meanwhile all
+saves go to the other slot, so the training waits for nothing.
+
+Rules: the launcher never touches the folder, because storage may block without end. A file appears complete: it is
+written under another name, and renamed after fsync. If the slot was overwritten meanwhile, the file is removed. A
+failure is logged, once per reason, and the training continues. The process that has rank 0 removes older snapshots,
+once newer ones are complete. If the process ends, the launcher starts it again with the next round.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Callable, NoReturn, Optional
+
+from understudy_launcher import forked, prctl
+from understudy_protocol.snapshot_files import (
+    HEADER,
+    LONGEST_STORAGE_PATH,
+    PAGE_BYTES,
+    STORAGE_OFFSET,
+    STORAGE_SETTINGS,
+    STORING,
+    STORING_OFFSET,
+    header_offset,
+    read_header,
+    slot_bytes_of,
+)
+from understudy_protocol.snapshot_storage import StoredStep, is_complete, stored_steps
+
+_POLL_S = 0.1
+_CHUNK_BYTES = 4 << 20
+#: So often the written pages go to the storage: else the kernel may keep gigabytes of the container's memory for them.
+_SYNC_BYTES = 64 << 20
+_NICE = 10
+
+
+@dataclass(frozen=True)
+class StorageSettings:
+    path: str
+    every: int  # steps
+    keep: int  # complete snapshots
+
+
+class SnapshotStorage:
+    """files: the memory of the pod's ranks (snapshot_memory.py), by local rank."""
+
+    def __init__(self, files: Mapping[int, int], settings: StorageSettings) -> None:
+        self._files, self._settings = files, settings
+        self.pid = 0  # of the process, while it runs
+
+    def start(self) -> None:
+        """Unless it runs. Raises OSError."""
+        if self.pid:
+            return
+        dies_with_us = prctl.dies_with_parent()
+        pid = os.fork()
+        if pid == 0:
+            self._run(dies_with_us)
+        self.pid = pid
+        self._write_settings(self._settings.every)
+
+    def ended(self, pid: int) -> bool:
+        """A child of the launcher has ended. Return whether it was this process: then no slot is marked any more."""
+        if not self.pid or pid != self.pid:
+            return False
+        self.pid = 0
+        self._write_settings(0)
+        return True
+
+    def _write_settings(self, every: int) -> None:
+        path = self._settings.path.encode()[:LONGEST_STORAGE_PATH]
+        for file in self._files.values():
+            os.pwrite(file, STORING.pack(0), STORING_OFFSET)
+            os.pwrite(file, STORAGE_SETTINGS.pack(every, len(path)) + path, STORAGE_OFFSET)
+
+    def _run(self, dies_with_us: Optional[Callable[[], None]]) -> NoReturn:
+        """Runs in the fork."""
+        try:
+            forked.begin("storage", self._files.values(), signal.SIG_DFL)
+            if dies_with_us is not None:
+                dies_with_us()
+            with contextlib.suppress(OSError):
+                os.nice(_NICE)
+            writers = [SlotWriter(file, self._settings) for file in self._files.values()]
+            while True:
+                for writer in writers:
+                    writer.write_marked()
+                time.sleep(_POLL_S)
+        finally:
+            os._exit(1)
+
+
+class SlotWriter:
+    """Writes the marked slots of one rank."""
+
+    def __init__(self, file: int, settings: StorageSettings) -> None:
+        self._file, self._settings = file, settings
+        self._slot_bytes = slot_bytes_of(os.fstat(file).st_size)
+        self._complaints: set[str] = set()
+
+    def write_marked(self) -> None:
+        """Store the marked snapshot, if there is one. Logs errors."""
+        (mark,) = STORING.unpack(os.pread(self._file, STORING.size, STORING_OFFSET))
+        if not mark:
+            return
+        try:
+            self._store(mark - 1)
+        except OSError as error:
+            self._complain(f"{error.strerror or error}: {self._settings.path}")
+        finally:
+            os.pwrite(self._file, STORING.pack(0), STORING_OFFSET)
+
+    def _store(self, slot: int) -> None:
+        at, began = header_offset(slot, self._slot_bytes), time.monotonic()
+        data = os.pread(self._file, HEADER.size, at)
+        header = read_header(data)
+        if header is None or not 0 < header.size <= self._slot_bytes:
+            return
+        stored = StoredStep(header.saved, header.world_size)
+        folder = os.path.join(self._settings.path, stored.name)
+        os.makedirs(folder, exist_ok=True)
+        temporary, path = os.path.join(folder, f".{header.rank}"), os.path.join(folder, str(header.rank))
+        try:
+            with open(temporary, "wb", buffering=0) as file:
+                self._copy(data, at, header.size, file.fileno())
+            if os.pread(self._file, HEADER.size, at) != data:
+                self._complain("the snapshot was overwritten while it was written")
+                return
+            os.replace(temporary, path)
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        _sync_folder(folder)
+        _sync_folder(self._settings.path)
+        took_s = time.monotonic() - began
+        _log(f"wrote the snapshot of step {header.saved.step} of rank {header.rank} in {took_s:.1f} s: {path}")
+        if header.rank == 0:
+            self._remove_older()
+
+    def _copy(self, header: bytes, at: int, size: int, target: int) -> None:
+        _write(target, header.ljust(PAGE_BYTES, b"\0"))
+        position, end, synced = at + PAGE_BYTES, at + PAGE_BYTES + size, 0
+        while position < end:
+            chunk = os.pread(self._file, min(_CHUNK_BYTES, end - position), position)
+            _write(target, chunk)
+            position += len(chunk)
+            if position - at - synced >= _SYNC_BYTES:
+                os.fdatasync(target)
+                with contextlib.suppress(OSError):
+                    os.posix_fadvise(target, 0, 0, os.POSIX_FADV_DONTNEED)
+                synced = position - at
+        os.fsync(target)
+
+    def _remove_older(self) -> None:
+        folder = self._settings.path
+        steps = stored_steps(folder)
+        complete = [stored for stored in steps if is_complete(folder, stored)][: self._settings.keep]
+        for stored in steps:  # an older one without all of its files stays so: each rank writes its steps in order
+            if complete and stored < complete[-1]:
+                shutil.rmtree(os.path.join(folder, stored.name), ignore_errors=True)
+
+    def _complain(self, why: str) -> None:
+        if why not in self._complaints and len(self._complaints) < 10:
+            self._complaints.add(why)
+            _log(f"a snapshot was not written to storage (spec.snapshots.storage): {why}. The training continues")
+
+
+def _write(target: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(target, view) :]
+
+
+def _sync_folder(path: str) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):  # some network file systems cannot
+            os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _log(text: str) -> None:
+    sys.stderr.write(f"understudy: {text}\n")
+    sys.stderr.flush()

@@ -1,0 +1,108 @@
+"""Which snapshot on storage a round restores: the newest complete one of its size, as rank 0 finds it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from understudy_protocol import snapshot_storage
+from understudy_protocol.enums import RoundToken
+from understudy_protocol.snapshot_storage import StorageChoice, agreed_choice, choose
+
+ROUND = RoundToken(7, 1, 4)
+
+
+def silent(_text: str) -> None:
+    pass
+
+
+def store(folder: Path, name: str, *ranks: str) -> None:
+    (folder / name).mkdir()
+    for rank in ranks:
+        (folder / name / rank).touch()
+
+
+FIRST = "0000000007.0000000001.0000000000-1000-of-2"
+SECOND = "0000000007.0000000001.0000000000-2000-of-2"
+OF_NEWER_ROUND = "0000000007.0000000001.0000000003-1500-of-2"
+
+
+def test_the_newest_step_of_the_newest_round_is_chosen(tmp_path: Path) -> None:
+    store(tmp_path, FIRST, "0", "1")
+    store(tmp_path, SECOND, "0", "1")
+    assert choose(str(tmp_path), 2, None) == StorageChoice(SECOND)
+    # a newer round may repeat steps: its snapshot continues the training
+    store(tmp_path, OF_NEWER_ROUND, "0", "1")
+    assert choose(str(tmp_path), 2, None) == StorageChoice(OF_NEWER_ROUND)
+
+
+def test_a_snapshot_without_the_file_of_a_rank_does_not_count(tmp_path: Path) -> None:
+    store(tmp_path, FIRST, "0", "1")
+    store(tmp_path, SECOND, "0", ".1")  # rank 1 has not ended its file
+    assert choose(str(tmp_path), 2, None) == StorageChoice(FIRST)
+    (tmp_path / FIRST / "1").rename(tmp_path / FIRST / "1.damaged")
+    assert choose(str(tmp_path), 2, None) == StorageChoice(
+        "", f"no snapshot in {tmp_path} has the files of all 2 ranks"
+    )
+
+
+def test_a_world_of_another_size_restores_none_and_gives_the_reason(tmp_path: Path) -> None:
+    store(tmp_path, FIRST, "0", "1")
+    assert choose(str(tmp_path), 3, None) == StorageChoice(
+        "", f"the snapshots in {tmp_path} are of 2 ranks, and this round has 3"
+    )
+
+
+def test_a_suspect_step_and_newer_ones_are_not_restored(tmp_path: Path) -> None:
+    store(tmp_path, FIRST, "0", "1")
+    store(tmp_path, SECOND, "0", "1")
+    assert choose(str(tmp_path), 2, 2000) == StorageChoice(FIRST)
+    assert choose(str(tmp_path), 2, 1000) == StorageChoice(
+        "", f"no complete snapshot in {tmp_path} is older than step 1000"
+    )
+
+
+def test_a_folder_without_snapshots_gives_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    assert choose(str(tmp_path), 2, None) == StorageChoice("", f"{tmp_path} has no snapshot")
+
+
+def test_all_ranks_restore_the_choice_of_rank_0(tmp_path: Path) -> None:
+    # given rank 1, which waits
+    store(tmp_path, FIRST, "0", "1")
+    found: list[StorageChoice] = []
+    waiting = threading.Thread(target=lambda: found.append(agreed_choice(str(tmp_path), ROUND, 1, 2, None, silent)))
+    waiting.start()
+    # when rank 0 chooses, and a newer snapshot becomes complete after that
+    assert agreed_choice(str(tmp_path), ROUND, 0, 2, None, silent) == StorageChoice(FIRST)
+    store(tmp_path, SECOND, "0", "1")
+    waiting.join(10.0)
+    # then rank 1 has the same
+    assert found == [StorageChoice(FIRST)]
+    assert agreed_choice(str(tmp_path), ROUND, 1, 2, None, silent) == StorageChoice(FIRST)
+
+
+def test_the_choice_of_an_older_round_is_removed(tmp_path: Path) -> None:
+    older = RoundToken(7, 1, 3)
+    for token in (older, ROUND):
+        agreed_choice(str(tmp_path), token, 0, 2, None, silent)
+    assert [path.name for path in tmp_path.iterdir()] == ["choice-7.1.4"]
+
+
+def test_a_folder_that_is_not_shared_ends_the_wait_with_the_field(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_storage, "WAIT_S", 0.2)
+    with pytest.raises(snapshot_storage.SnapshotStorageError, match=r"storage\.path must be the same in all pods"):
+        agreed_choice(str(tmp_path), ROUND, 1, 2, None, silent)
+
+
+def test_a_folder_that_cannot_be_created_is_an_error_with_the_field(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        snapshot_storage.SnapshotStorageError,
+        match=r"spec\.snapshots\.storage\.path: Not a directory: .*Mount a volume",
+    ):
+        agreed_choice(str(tmp_path / "file" / "folder"), ROUND, 0, 2, None, silent)
