@@ -28,11 +28,20 @@ from understudy_protocol.snapshot_slots import (
     reason,
     slots_of_process,
 )
+from understudy_protocol.snapshot_storage import SnapshotStorageError
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["DamagedSnapshotError", "WrongLibraryError", "complain", "load", "reason", "save"]
+__all__ = [
+    "DamagedSnapshotError",
+    "SnapshotStorageError",
+    "WrongLibraryError",
+    "complain",
+    "load",
+    "reason",
+    "save",
+]
 
 FORMAT = b"understudy-jax-1\n"
 _NUMBERS = "biufc"  # kinds of numpy's own dtypes; those of ml_dtypes have others
@@ -58,15 +67,16 @@ class _Loaded(NamedTuple):
 
 
 def load(like: Optional[Any] = None) -> Optional[Any]:
-    """The state that the coordinator has chosen for the round; None: see reason().
+    """The state that the coordinator has chosen for the round. If it has chosen none: the newest one on storage
+    (spec.snapshots.storage). None: see reason().
 
     like: a state as for save(), with the same structure. Each jax.Array is restored with the sharding of the array, or
     of the jax.ShapeDtypeStruct, in its place. Needed if the state has shards of other processes, or nodes other than
     dicts, lists and tuples. Without `like`, arrays are restored as numpy arrays.
 
-    Waits for the choice, which comes once the workers of all pods have been started. Raises DamagedSnapshotError,
-    ValueError if `like` does not fit, WrongLibraryError (a ValueError) if understudy_torch has saved the snapshot, and
-    RuntimeError after a save() of this process.
+    Waits for the choice, which comes once the workers of all pods have been started. Raises DamagedSnapshotError;
+    SnapshotStorageError if the storage cannot be read; ValueError if `like` does not fit; WrongLibraryError, a
+    ValueError, if understudy_torch has saved the snapshot; and RuntimeError after a save() of this process.
     """
     slots = slots_of_process()
     loaded = None if slots is None else slots.load(_unpack)

@@ -2,7 +2,7 @@
 for each rank of other pods whose copies the pod keeps, a file that only the sidecar writes and reads.
 
 understudy_protocol/snapshot_files.py has the layout. Workers write the slots. The launcher writes only the order page:
-for which round and rank the file is, and what the round restores.
+for which round and rank the file is, what the round restores, and the folder on storage (snapshot_storage.py).
 
 Rules: the launcher reads and writes with system calls and never maps a file. The sizes are sealed, so no worker can
 change them. A process of its own touches the pages, because the first touch of a page takes far longer than a copy: it

@@ -70,6 +70,10 @@ class UnsuitableState(Exception):
     """The state cannot be stored. The text has the reason."""
 
 
+class _ChangedContent(Exception):
+    """A snapshot is not as it was saved. The text has the reason."""
+
+
 class WrongLibraryError(ValueError):
     """The snapshot is whole, but the module of another library has saved it."""
 
@@ -164,11 +168,9 @@ class SnapshotSlots:
         try:
             step = self._read_file(path, slot)
             restored = self._read(slot, step, unpack)
-        except WrongLibraryError:
-            raise
         except OSError as error:
             raise SnapshotStorageError(f"the snapshot {path} cannot be read: {error.strerror or error}") from error
-        except Exception as error:
+        except _ChangedContent as error:  # after any other error, the file may be whole
             self._clear(slot)
             with contextlib.suppress(OSError):
                 os.rename(path, f"{path}.damaged")
@@ -181,23 +183,30 @@ class SnapshotSlots:
         return restored
 
     def _read_file(self, path: str, slot: int) -> int:
-        """Copy the file into the slot. Return the step of its header."""
+        """Copy the file into the slot. Return the step of its header. Raises _ChangedContent, OSError, and
+        SnapshotStorageError.
+        """
         self._clear(slot)
         with open(path, "rb", buffering=0) as file:
             header, size = file.read(PAGE_BYTES)[: HEADER.size], os.fstat(file.fileno()).st_size - PAGE_BYTES
-            if len(header) != HEADER.size or not 0 < size <= self._slot_bytes:
-                raise ValueError(f"its size is {_mib(size)}, and spec.snapshots.size is {_mib(self._slot_bytes)}")
+            if len(header) != HEADER.size or size <= 0:
+                raise _ChangedContent("it is incomplete")
+            if size > self._slot_bytes:
+                raise SnapshotStorageError(
+                    f"the snapshot {path} has {_mib(size)}, and spec.snapshots.size is {_mib(self._slot_bytes)}: raise "
+                    "the size"
+                )
             at = self._content(slot)
             self._populate(slot, size)
             left = memoryview(self._map())[at : at + size]
             while left:
                 count = file.readinto(left)
                 if not count:
-                    raise ValueError("it has become shorter")
+                    raise _ChangedContent("it has become shorter")
                 left = left[count:]
         fields = HEADER.unpack(header)
         if fields[5:7] != (self._rank, self._world_size):
-            raise ValueError(f"it is of rank {fields[5]} of {fields[6]}")
+            raise _ChangedContent(f"it is of rank {fields[5]} of {fields[6]}")
         _pwrite_bytes(self._fd, header, at - PAGE_BYTES)
         return int(fields[4])
 
@@ -207,20 +216,20 @@ class SnapshotSlots:
         header = os.pread(self._fd, HEADER.size, at - PAGE_BYTES)
         fields = HEADER.unpack(header)
         if fields[0] != MAGIC or fields[-1] != crc32(header[:-8]) or fields[4] != step:
-            raise ValueError("its header has changed")
+            raise _ChangedContent("its header has changed")
         names, structure_bytes, total, crc, digest = header[8:56], *fields[7:10], fields[11]
         structure = os.pread(self._fd, structure_bytes, at)
         if crc32(structure) != crc:
-            raise ValueError("its structure has changed")
+            raise _ChangedContent("its structure has changed")
         state, parts = unpack(structure)
         layout, end = _layout(structure_bytes, parts)
         if end != total or total > self._slot_bytes:
-            raise ValueError("its structure does not fit its header")
+            raise _ChangedContent("its structure does not fit its header")
         found = hashlib.sha256(names + structure)
         for part, offset in zip(parts, layout):
             found.update(part.copy(self._map(), at + offset))
         if found.digest() != digest:
-            raise ValueError("its digest is wrong")
+            raise _ChangedContent("its digest is wrong")
         return state
 
     # Save -----------------------------------------------------------------------------------------------------------

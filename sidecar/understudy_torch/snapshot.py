@@ -28,25 +28,36 @@ from understudy_protocol.snapshot_slots import (
     reason,
     slots_of_process,
 )
+from understudy_protocol.snapshot_storage import SnapshotStorageError
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["DamagedSnapshotError", "WrongLibraryError", "complain", "load", "reason", "save"]
+__all__ = [
+    "DamagedSnapshotError",
+    "SnapshotStorageError",
+    "WrongLibraryError",
+    "complain",
+    "load",
+    "reason",
+    "save",
+]
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _ZIP = b"PK"  # how the output of torch.save begins
 
 
 def load(like: Optional[Any] = None) -> Optional[Any]:
-    """The state that the coordinator has chosen for the round, its tensors on the CPU; None: see reason().
+    """The state that the coordinator has chosen for the round, its tensors on the CPU. If it has chosen none: the
+    newest one on storage (spec.snapshots.storage). None: see reason().
 
     like: needed if the state has DTensors: a state as for save(), whose DTensors have the mesh and the placements. Only
     its DTensors are read. A DTensor is restored from the shard of this rank, on the device of the shard in `like`.
 
-    Waits for the choice, which comes once the workers of all pods have been started. Raises DamagedSnapshotError,
-    ValueError if `like` has no DTensor, or one with another shard, in place of a DTensor, WrongLibraryError (a
-    ValueError) if understudy_jax has saved it, and RuntimeError after a save() of this process.
+    Waits for the choice, which comes once the workers of all pods have been started. Raises DamagedSnapshotError;
+    SnapshotStorageError if the storage cannot be read; ValueError if `like` has no DTensor, or one with another shard,
+    in place of a DTensor; WrongLibraryError, a ValueError, if understudy_jax has saved the snapshot; and RuntimeError
+    after a save() of this process.
     """
     slots = slots_of_process()
     loaded = None if slots is None else slots.load(_unpack)

@@ -76,8 +76,14 @@ def test_a_rank_without_the_chosen_snapshot_gets_no_slot(memory: SnapshotMemory)
 def test_the_reason_for_storage_is_in_the_order(memory: SnapshotMemory) -> None:
     memory.start(start(5))
     memory.choose(RestoreChoice(None, "no pod has a snapshot"))
-    assert order(memory)[8:] == (1, 0, 0, 21)
+    assert order(memory)[8:] == (1, 0, -1, 21)
     assert os.pread(memory.files[0], 21, 96) == b"no pod has a snapshot"
+
+
+def test_the_step_before_which_snapshots_on_storage_count_is_in_the_order(memory: SnapshotMemory) -> None:
+    memory.start(start(5))
+    memory.choose(RestoreChoice(None, "suspect", before_step=9))
+    assert order(memory)[8:] == (1, 0, 9, 7)
 
 
 @pytest.mark.parametrize("damaged", [b"", bytes(152), header(5, 7)[:-1], b"x" + header(5, 7)[1:]])

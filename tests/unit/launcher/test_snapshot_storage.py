@@ -6,6 +6,7 @@ import mmap
 import os
 import signal
 import struct
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -268,6 +269,36 @@ def test_a_file_that_cannot_be_read_is_kept(tmp_path: Path, make_job: Callable[.
     with pytest.raises(SnapshotStorageError, match="0 cannot be read: Is a directory"):
         make_job(first_round=1).workers[0].load(unpack)
     assert path.exists()
+
+
+def test_a_snapshot_that_does_not_fit_into_the_memory_any_more_is_kept(
+    tmp_path: Path, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job()
+    job.save(9)
+    job.save(10, bytes(SLOT // 2))
+    job.write()
+    # given a job with half as much memory
+    monkeypatch.setattr(sys.modules[__name__], "SLOT", SLOT // 2)
+    with pytest.raises(
+        SnapshotStorageError, match=r"has 0\.5 MiB, and spec\.snapshots\.size is 0\.5 MiB: raise the size"
+    ):
+        make_job(first_round=1).workers[0].load(unpack)
+    assert [path.name for path in (tmp_path / "snapshots" / names(tmp_path)[0]).iterdir()] == ["0"]
+
+
+def test_a_whole_snapshot_that_a_script_cannot_unpack_is_kept(tmp_path: Path, make_job: Callable[..., Job]) -> None:
+    job = make_job()
+    job.save(9)
+    job.save(10)
+    job.write()
+
+    def fail(_structure: bytes) -> tuple[bytearray, list[Part]]:
+        raise MemoryError("the script needs too much memory")
+
+    with pytest.raises(MemoryError):
+        make_job(first_round=1).workers[0].load(fail)
+    assert [path.name for path in (tmp_path / "snapshots" / names(tmp_path)[0]).iterdir()] == ["0"]
 
 
 def test_a_round_of_another_size_restores_none_with_the_reason(tmp_path: Path, make_job: Callable[..., Job]) -> None:

@@ -137,15 +137,15 @@ async def test_snapshots_that_are_saved_while_another_one_is_sent_are_skipped_an
 
 async def test_while_a_slot_is_written_to_storage_only_its_snapshot_is_copied() -> None:
     async with copying_pods() as (owner, keeper, _):
-        await planned(owner, keeper)
-        # given a slot that is written to storage, and saves into the other slot
+        # given a slot that is written to storage, and a newer snapshot in the other slot
         owner.save(8, state(5000, 8))
-        owner.mark_stored_slot(0)
-        await until_kept(keeper, owner, 8)
         owner.save(9, state(5000, 9))
-        await asyncio.sleep(0.2)
+        owner.mark_stored_slot(0)
+        # then the first copy is of the older snapshot
+        await planned(owner, keeper)
+        await until_kept(keeper, owner, 8)
         assert await keeper.kept_steps(R0, (owner.owner,)) == [8]
-        # when it is written, then the newest snapshot is copied
+        # when it is written, then the newer one is copied
         owner.mark_stored_slot(None)
         await until_kept(keeper, owner, 9)
 
