@@ -79,6 +79,7 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
         metrics=metrics,
         times=election.times,
         sidecar_settings=read_sidecar_settings(os.environ),
+        shard=election.shard,
     )
     memo.operator.start()
     memo.health = await health.serve(memo.operator, int(os.environ.get("UNDERSTUDY_HEALTH_PORT") or HEALTH_PORT))

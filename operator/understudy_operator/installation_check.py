@@ -1,12 +1,12 @@
 """Check an installation: `python -m understudy_operator.installation_check`, which `helm test` runs in its own pod.
 
-The check uses only the API server: our kinds are served, each Deployment has an available replica, one replica leads,
-and a TrainingJob is accepted (a dry run: nothing is created). It retries for LIMIT_S, because the chart may have been
-installed a moment ago. Then it logs each problem with its fix, and exits with code 1.
+The check uses only the API server: our kinds are served, each Deployment has an available replica, one replica of each
+shard leads, and a TrainingJob is accepted (a dry run: nothing is created). It retries for LIMIT_S, because the chart
+may have been installed a moment ago. Then it logs each problem with its fix, and exits with code 1.
 
 UNDERSTUDY_NAMESPACE is the namespace of the installation. UNDERSTUDY_JOBS_NAMESPACE is a namespace that the operator
 watches, for the dry run. UNDERSTUDY_DEPLOYMENTS has the names of the Deployments, separated by commas.
-UNDERSTUDY_LEASE (namespace/name) is the Lease of the operator's replicas.
+UNDERSTUDY_LEASES has the names of the Leases of the operator's shards, separated by commas.
 """
 
 import asyncio
@@ -47,11 +47,11 @@ class InstallationCheck:
     """jobs_namespace: a namespace that the operator watches."""
 
     def __init__(
-        self, api: Api, namespace: str, jobs_namespace: str, deployments: Sequence[str], lease: tuple[str, str]
+        self, api: Api, namespace: str, jobs_namespace: str, deployments: Sequence[str], leases: Sequence[str]
     ) -> None:
-        self._api, self._namespace, self._deployments, self._lease = api, namespace, deployments, lease
+        self._api, self._namespace, self._deployments, self._leases = api, namespace, deployments, leases
         self._jobs_namespace = jobs_namespace
-        self._renewed: object = None  # the Lease's renewTime at the first read
+        self._renewed: dict[str, object] = {}  # the renewTime of each Lease at the first read
 
     async def run(self, limit_s: float, every_s: float = EVERY_S) -> list[str]:
         """The problems that are left at the end."""
@@ -67,7 +67,8 @@ class InstallationCheck:
 
     async def find_problems(self) -> list[str]:
         """The current problems. A request that fails is a problem, too."""
-        checks = [self._kinds(), self._leader(), self._acceptance(), *map(self._deployment, self._deployments)]
+        checks = [self._kinds(), self._acceptance(), *map(self._leader, self._leases)]
+        checks += map(self._deployment, self._deployments)
         found = await asyncio.gather(*checks, return_exceptions=True)
         wrong = []
         for result in found:
@@ -95,20 +96,18 @@ class InstallationCheck:
             return ""
         return f"no replica of Deployment {name} is available: run kubectl --namespace {self._namespace} get pods"
 
-    async def _leader(self) -> str:
+    async def _leader(self, name: str) -> str:
         """Compare two reads of the Lease, so no clocks are compared."""
-        namespace, name = self._lease
         problem = f"no replica renews Lease {name}: see the operator's log"
         try:
-            lease = await self._api.get(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}")
+            lease = await self._api.get(f"/apis/coordination.k8s.io/v1/namespaces/{self._namespace}/leases/{name}")
         except ApiError as error:
             if error.status != 404:
                 raise
             return problem
         renewed = lease.get("spec", {}).get("renewTime")
-        if self._renewed is None:
-            self._renewed = renewed
-        return problem if renewed == self._renewed else ""
+        first = self._renewed.setdefault(name, renewed)
+        return problem if renewed == first else ""
 
     async def _acceptance(self) -> str:
         path = f"/apis/{API_VERSION}/namespaces/{self._jobs_namespace}/trainingjobs"
@@ -121,21 +120,21 @@ class InstallationCheck:
 
 async def _main(env: Mapping[str, str]) -> int:
     await config.load_config()  # type: ignore[no-untyped-call]
-    namespace, _, name = env["UNDERSTUDY_LEASE"].partition("/")
     async with client.ApiClient() as api_client:
         check = InstallationCheck(
             Api(api_client),
             env["UNDERSTUDY_NAMESPACE"],
             env["UNDERSTUDY_JOBS_NAMESPACE"],
             env["UNDERSTUDY_DEPLOYMENTS"].split(","),
-            (namespace, name),
+            env["UNDERSTUDY_LEASES"].split(","),
         )
         wrong = await check.run(LIMIT_S)
     for text in wrong:
         log.error("%s", text)
     if not wrong:
         log.info(
-            "the kinds are served, a replica of each Deployment is available, one is the leader, and a job is accepted"
+            "the kinds are served, a replica of each Deployment is available, each shard has a leader, and a job is "
+            "accepted"
         )
     return 1 if wrong else 0
 

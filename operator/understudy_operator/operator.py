@@ -38,6 +38,7 @@ from understudy_operator.plan.facts.cluster_objects import Node
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.sidecar_settings import DEFAULT_SIDECAR_SETTINGS, SidecarSettings
 from understudy_operator.plan.leadership.lease_election import LeaseTimes
+from understudy_operator.plan.leadership.shard import SINGLE_SHARD, Shard
 from understudy_operator.plan.manifests.network_policy import Rules
 from understudy_operator.runtime.api import API_FAILURES, Api
 from understudy_operator.runtime.clock import Clock, jittered
@@ -63,9 +64,10 @@ log = logging.getLogger(__name__)
 
 
 class Operator:
-    """lease: namespace and name of the Lease that the replicas share; None for a single replica.
+    """lease: namespace and name of the Lease that the replicas of a single shard share; None for a single replica.
     watches: the kinds that it watches itself. For all others the caller calls `on_watch_event`.
     namespaces: the watched namespaces; empty: all.
+    shard: this operator ignores the objects of all other shards.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Operator:
         metrics: OperatorMetrics | None = None,
         times: LeaseTimes | None = None,
         sidecar_settings: SidecarSettings = DEFAULT_SIDECAR_SETTINGS,
+        shard: Shard = SINGLE_SHARD,
     ) -> None:
         self.store = Store(clock.steady)
         self._clock = clock
@@ -93,26 +96,34 @@ class Operator:
         self._election = None
         if lease is not None:
             times = LeaseTimes() if times is None else times
-            self._election = Election(api, lease, identity, clock, self._start_leading, self._stop_leading, times)
+            self._election = Election(
+                api, lease, identity, clock, self._start_leading, self._stop_leading, times, shard
+            )
         self._writer = connect(self.may_write)
         self._executor = Executor(self._writer, self.store, clock)
         self._injection = InjectedJobCreator(
             self._writer, self.store, self._enqueue, clock, self._executor.pace, self._read_node
         )
         watches = tuple(watches)
-        self._resync = Resync(api, self.store, clock, self._enqueue_all, watches, namespaces)
+        self._resync = Resync(api, self.store, clock, self._enqueue_all, watches, namespaces, shard)
         self._node_memory = NodeMemory(
-            self._writer, faults.memory, self.store, self._read_node, clock, self._enqueue_all
+            self._writer,
+            faults.memory,
+            self.store,
+            self._read_node,
+            clock,
+            self._enqueue_all,
+            is_shared=shard.count > 1,
         )
         self._network_policies = None
         if network_rules is not None:
             self._network_policies = NetworkPolicies(
-                self._writer, network_rules, self.store, clock, self._executor.pace, namespaces
+                self._writer, network_rules, self.store, clock, self._executor.pace, namespaces, shard
             )
         self._malformed_events = MalformedEvents(self._writer, self.store, self._executor.pace, namespaces)
         self._kueue = KueueDiscovery(api, self._enqueue_all)
         self._watches = [
-            Watch(api, kind, path, self._resync, self.on_watch_event, self._metrics)
+            Watch(api, kind, path, self._resync, self.on_watch_event, self._metrics, shard)
             for kind in watches
             for path in paths_of(kind, namespaces)
         ]
@@ -128,6 +139,7 @@ class Operator:
                 self.store,
                 self._read_node,
                 clock,
+                shard,
                 self.leads,
                 lambda: self.synced,
                 lambda: self._workers.values(),

@@ -13,6 +13,7 @@ from understudy_operator.observe.read_pool import read_pool
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan.facts.cluster_objects import Node
 from understudy_operator.plan.facts.status import JobStatus, PoolStatus
+from understudy_operator.plan.leadership.shard import Shard
 from understudy_operator.runtime.clock import Clock
 
 
@@ -23,6 +24,7 @@ class OperatorState:
     store: Store
     read_node: NodeReader
     clock: Clock
+    shard: Shard
     leads: Callable[[], bool]
     filled: Callable[[], bool]
     workers: Callable[[], Collection[JobWorker]]

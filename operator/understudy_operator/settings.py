@@ -9,6 +9,7 @@
     UNDERSTUDY_MASTER_SECRET     masterSecret, as a path          read_master_secret
     UNDERSTUDY_NAMESPACES        watchNamespaces                  read_namespaces
     UNDERSTUDY_NETWORK_POLICIES  networkPolicies.jobs.enabled     read_network_rules
+    UNDERSTUDY_SHARD             operator.shards                  read_lease_settings
 
 plan/facts/host_ports.py reads hostNetworkPorts, for the webhook too.
 
@@ -23,6 +24,7 @@ from dataclasses import dataclass, field
 
 from understudy_operator.plan.facts.keyring import KEY_BYTES
 from understudy_operator.plan.leadership.lease_election import LeaseTimes
+from understudy_operator.plan.leadership.shard import MOST_SHARDS, SINGLE_SHARD, Shard
 from understudy_operator.plan.manifests.network_policy import Rules
 from understudy_operator.plan.verdicts.built_in import BUILT_IN
 from understudy_operator.plan.verdicts.fault_sources import FaultSource
@@ -34,6 +36,7 @@ ENV_LEASE = "UNDERSTUDY_LEASE"
 ENV_TIMES = "UNDERSTUDY_LEASE_TIMES"
 ENV_MASTER_SECRET = "UNDERSTUDY_MASTER_SECRET"  # noqa: S105 (the name of a variable)
 ENV_NAMESPACES = "UNDERSTUDY_NAMESPACES"
+ENV_SHARD = "UNDERSTUDY_SHARD"
 ENV_RULES = "UNDERSTUDY_NETWORK_POLICIES"
 MASTER_SECRET_PATH = "/understudy-master/secret"  # noqa: S105 (its path)
 MOST_MASTER_BYTES = 4096
@@ -51,6 +54,7 @@ class FaultSettings:
 class LeaseSettings:
     lease: tuple[str, str] | None = None  # namespace and name; None: this operator has no other replica
     times: LeaseTimes = field(default_factory=LeaseTimes)
+    shard: Shard = SINGLE_SHARD
 
 
 def read_fault_settings(env: Env) -> FaultSettings:
@@ -59,7 +63,13 @@ def read_fault_settings(env: Env) -> FaultSettings:
 
 
 def read_lease_settings(env: Env) -> LeaseSettings:
-    return LeaseSettings(_place(env, ENV_LEASE, "Lease"), _times(env.get(ENV_TIMES, "")))
+    lease, shard = _place(env, ENV_LEASE, "Lease"), _shard(env.get(ENV_SHARD, ""))
+    if lease is None and shard.count > 1:
+        raise ValueError(
+            f"{ENV_SHARD} is {shard.index}/{shard.count}, and {ENV_LEASE} is not set: set it to the Lease of the "
+            f"installation, as namespace/name, or unset {ENV_SHARD}"
+        )
+    return LeaseSettings(lease, _times(env.get(ENV_TIMES, "")), shard)
 
 
 def read_master_secret(env: Env) -> bytes:
@@ -118,6 +128,19 @@ def _place(env: Env, variable: str, kind: str) -> tuple[str, str] | None:
     if place and not (namespace and name):
         raise ValueError(f"{variable} is {place!r}: set it to a {kind}, as namespace/name")
     return (namespace, name) if place else None
+
+
+def _shard(text: str) -> Shard:
+    if not text:
+        return SINGLE_SHARD
+    match = re.fullmatch(r"([0-9])/([0-9])", text)
+    index, count = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not index < count <= MOST_SHARDS:
+        raise ValueError(
+            f"{ENV_SHARD} is {text!r}: set it to the number of the shard and the number of shards, such as 0/2; there "
+            f"are at most {MOST_SHARDS} shards, and the first one is 0"
+        )
+    return Shard(index, count)
 
 
 def _times(text: str) -> LeaseTimes:

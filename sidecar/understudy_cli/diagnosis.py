@@ -9,7 +9,7 @@ from understudy_cli import fields
 from understudy_cli.api import FORBIDDEN, NOT_FOUND, Api, collection
 from understudy_cli.command_errors import NoAnswer
 from understudy_cli.fields import Raw
-from understudy_cli.views.checks import Installation, Unreadable, example_job, services_of
+from understudy_cli.views.checks import Installation, Unreadable, example_job, services_of, shard_of
 
 T = TypeVar("T")
 OURS = "app.kubernetes.io/name=understudy"
@@ -41,7 +41,7 @@ def examine(api: Api, namespace: str, own_version: str) -> Installation:
         served=_read(lambda: _served(api)),
         rights=_read(lambda: _rights(api, namespace)),
         deployments=deployments,
-        lease=_read(lambda: _lease(api, deployments)),
+        leases=_read(lambda: _leases(api, deployments)),
         webhooks=webhooks,
         endpoints=_read(lambda: _endpoints(api, webhooks)),
         dns=_read(lambda: _slices(api, "kube-system", "kube-dns")),
@@ -83,17 +83,23 @@ def _rights(api: Api, namespace: str) -> dict[str, bool]:
     }
 
 
-def _lease(api: Api, deployments: tuple[Raw, ...] | Unreadable) -> Raw | None:
-    """The Lease of the operator's replicas has the name of their Deployment."""
+def _leases(api: Api, deployments: tuple[Raw, ...] | Unreadable) -> dict[str, Raw | None]:
+    """By Deployment of the operator: each shard has one, and the Lease of its replicas has the same name."""
+    found: dict[str, Raw | None] = {}
     for raw in () if isinstance(deployments, Unreadable) else deployments:
         namespace, name = fields.text(raw, "metadata", "namespace"), fields.text(raw, "metadata", "name")
-        if name.endswith("-operator"):
-            try:
-                return api.get(f"{collection('coordination.k8s.io/v1', 'leases', namespace)}/{name}")
-            except NoAnswer as error:
-                if error.status != NOT_FOUND:
-                    raise
-    return None
+        if shard_of(name) is not None:
+            found[name] = _lease(api, namespace, name)
+    return found
+
+
+def _lease(api: Api, namespace: str, name: str) -> Raw | None:
+    try:
+        return api.get(f"{collection('coordination.k8s.io/v1', 'leases', namespace)}/{name}")
+    except NoAnswer as error:
+        if error.status != NOT_FOUND:
+            raise
+        return None
 
 
 def _webhooks(api: Api) -> tuple[Raw, ...]:

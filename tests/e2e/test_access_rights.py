@@ -28,6 +28,12 @@ INJECTION = (
     Right("jobset.x-k8s.io", "jobsets", "get"),
     Right("kubeflow.org", "pytorchjobs", "get"),
 )
+OTHER_LEASES = [
+    Right("coordination.k8s.io", "leases", verb, SYSTEM, f"{RELEASE}-operator-{index}-of-{count}")
+    for count in range(2, 9)
+    for index in range(count)
+    for verb in ("get", "update")
+]
 #: Granted, and used only while test_chart.py enables networkPolicies.jobs.enabled.
 NETWORKS = "networking.k8s.io"
 #: Rights that a run may leave unused, with the reason why they are granted.
@@ -44,6 +50,7 @@ RARE = {
     Right("understudy.dev", "hotsparepools/finalizers", "update"): "never sent: an admission plugin asks for it",
     **dict.fromkeys(INJECTION, "of injected pods: test_inject.py"),
     Right("coordination.k8s.io", "leases", "create", SYSTEM): "the Lease outlives the operator's pods",
+    **dict.fromkeys(OTHER_LEASES, "the Leases of other numbers of shards, while operator.shards changes"),
     Right("", "configmaps", "create", SYSTEM): "so does what is remembered of nodes",
 }
 

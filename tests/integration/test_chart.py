@@ -16,9 +16,16 @@ from tests.cluster.audit import granted
 from tests.cluster.paths import CHECKOUT, Paths
 from understudy_operator.plan.facts.host_ports import HostPorts, read_host_ports
 from understudy_operator.plan.facts.sidecar_settings import read_sidecar_settings
+from understudy_operator.plan.leadership.shard import Shard
 from understudy_operator.plan.manifests.network_policy import Rules
 from understudy_operator.plan.verdicts.built_in import BUILT_IN
-from understudy_operator.settings import FaultSettings, read_fault_settings, read_namespaces, read_network_rules
+from understudy_operator.settings import (
+    FaultSettings,
+    read_fault_settings,
+    read_lease_settings,
+    read_namespaces,
+    read_network_rules,
+)
 from understudy_protocol import pod as names
 
 COORDINATOR_PORT = 8478
@@ -88,6 +95,10 @@ def test_images_are_those_of_the_values_and_the_operator_runs_unprivileged():
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
 
 
+#: Of each number of shards: while it changes, the replicas of both numbers renew their Leases.
+LEASES_OF_SHARDS = [f"understudy-operator-{index}-of-{count}" for count in range(2, 9) for index in range(count)]
+
+
 def test_two_replicas_share_a_lease_and_have_a_role_for_it_only_in_their_own_namespace():
     documents = rendered()
     deployment = documents["Deployment"]
@@ -101,9 +112,10 @@ def test_two_replicas_share_a_lease_and_have_a_role_for_it_only_in_their_own_nam
         {
             "apiGroups": ["coordination.k8s.io"],
             "resources": ["leases"],
-            "resourceNames": ["understudy-operator"],
+            "resourceNames": ["understudy-operator", *LEASES_OF_SHARDS],
             "verbs": ["get", "update"],
         },
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["list"]},
         {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
         {
             "apiGroups": [""],
@@ -113,6 +125,83 @@ def test_two_replicas_share_a_lease_and_have_a_role_for_it_only_in_their_own_nam
         },
     ]
     assert not any("leases" in rule["resources"] for rule in documents["ClusterRole"]["rules"])
+
+
+def deployments_of_operator(*settings: str) -> list[dict[str, Any]]:
+    found = [document for document in items(*settings) if document["kind"] == "Deployment"]
+    return [document for document in found if "-operator" in document["metadata"]["name"]]
+
+
+def environment_of(deployment: dict[str, Any]) -> dict[str, str]:
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    return {variable["name"]: variable["value"] for variable in container["env"]}
+
+
+def test_a_single_shard_has_the_names_of_an_installation_without_shards():
+    (deployment,) = deployments_of_operator("operator.shards=1")
+    assert deployment["metadata"]["name"] == "understudy-operator"
+    assert "UNDERSTUDY_SHARD" not in environment_of(deployment)
+    assert deployment["spec"]["selector"]["matchLabels"] == {
+        "app.kubernetes.io/name": "understudy",
+        "app.kubernetes.io/instance": "understudy",
+        "app.kubernetes.io/component": "operator",
+    }
+
+
+def test_each_of_three_shards_has_a_deployment_with_the_name_of_its_lease():
+    deployments = deployments_of_operator("operator.shards=3")
+    names = [deployment["metadata"]["name"] for deployment in deployments]
+    assert names == ["understudy-operator-0-of-3", "understudy-operator-1-of-3", "understudy-operator-2-of-3"]
+    settings = [read_lease_settings(environment_of(deployment)) for deployment in deployments]
+    assert [x.shard for x in settings] == [Shard(0, 3), Shard(1, 3), Shard(2, 3)]
+    assert [x.shard.lease_name(x.lease[1]) for x in settings if x.lease is not None] == names
+    assert {deployment["spec"]["replicas"] for deployment in deployments} == {2}
+
+
+def test_no_shard_selects_the_pods_of_another_one():
+    deployments = deployments_of_operator("operator.shards=3")
+    budgets = [document for document in items("operator.shards=3") if document["kind"] == "PodDisruptionBudget"]
+    budgets = [budget for budget in budgets if "-operator-" in budget["metadata"]["name"]]
+    pods = [deployment["spec"]["template"]["metadata"]["labels"] for deployment in deployments]
+    for selecting in (deployments, budgets):
+        assert len(selecting) == 3
+        for index, document in enumerate(selecting):
+            wanted = document["spec"]["selector"]["matchLabels"].items()
+            assert [number for number, labels in enumerate(pods) if wanted <= labels.items()] == [index]
+    # and the replicas of a shard avoid each other's nodes, but not those of other shards
+    for deployment, labels in zip(deployments, pods, strict=True):
+        affinity = deployment["spec"]["template"]["spec"]["affinity"]["podAntiAffinity"]
+        (term,) = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+        assert term["podAffinityTerm"]["labelSelector"]["matchLabels"] == labels
+
+
+def test_the_metrics_the_network_and_the_rights_are_those_of_all_shards():
+    settings = ("operator.shards=3",)
+    (metrics,) = (x for x in items(*settings) if x["metadata"]["name"] == "understudy-operator-metrics")
+    for deployment in deployments_of_operator(*settings):
+        assert metrics["spec"]["selector"].items() <= deployment["spec"]["template"]["metadata"]["labels"].items()
+        assert deployment["spec"]["template"]["spec"]["serviceAccountName"] == "understudy-operator"
+    # and the Role does not depend on the number of shards: both numbers run while it changes
+    assert rendered(*settings)["Role"] == rendered()["Role"]
+
+
+def test_helm_test_checks_the_lease_of_each_shard():
+    (pod,) = (document for document in items("operator.shards=2") if document["kind"] == "Pod")
+    (container,) = pod["spec"]["containers"]
+    environment = {variable["name"]: variable["value"] for variable in container["env"]}
+    names = "understudy-operator-0-of-2,understudy-operator-1-of-2"
+    assert environment["UNDERSTUDY_LEASES"] == names
+    assert environment["UNDERSTUDY_DEPLOYMENTS"] == f"{names},understudy-webhook"
+    granted_names = [right.name for right in granted([named("understudy-test", "operator.shards=2")["Role"]])]
+    assert sorted(set(granted_names)) == [*names.split(","), "understudy-webhook"]
+
+
+@pytest.mark.parametrize(("shards", "result"), [("0", "minimum: got 0, want 1"), ("9", "maximum: got 9, want 8")])
+def test_a_number_of_shards_that_cannot_work_is_rejected(shards: str, result: str):
+    answer = template(f"operator.shards={shards}")
+    assert answer.returncode != 0
+    assert "at '/operator/shards'" in answer.stderr
+    assert result in answer.stderr
 
 
 def test_fault_sources_of_the_values_and_the_memory_of_nodes_reach_the_operator():

@@ -142,6 +142,17 @@ def test_the_api_server_accepts_every_object_under_any_name(server: "ApiServer",
     assert present.stdout == ""
 
 
+def test_the_api_server_accepts_the_objects_of_eight_shards_under_the_longest_name(server: "ApiServer") -> None:
+    result = must(template(server, CHART, "a" * LONGEST, EVERYTHING, {"operator": {"shards": 8}}))
+    items = [item for item in yaml.load_all(result, yaml.CSafeLoader) if item]
+    names = have_different_names(items)
+    assert len(set(names)) == len(names)
+    assert len([name for kind, _, name in names if kind == "Deployment" and "-operator-" in name]) == 8
+    strict = ("--server-side", "--dry-run=server", "--validate=strict")
+    applied = server.kubectl("apply", *strict, "-f", "-", stdin=result)
+    assert applied.returncode == 0, applied.stderr
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_names_are_short_enough_and_selectors_match_only_their_own_pods(server: "ApiServer", case: str) -> None:
     items = rendered(server, case)
@@ -192,7 +203,10 @@ def test_references_name_existing_objects(server: "ApiServer", case: str) -> Non
                 (role,) = [x for x in items if (x["kind"], x["metadata"]["name"]) == ("Role", item["metadata"]["name"])]
                 assert lease == f"{SYSTEM}/{item['metadata']['name']}"
                 named = {name for rule in role["rules"] for name in rule.get("resourceNames", ())}
-                assert named == {part.rpartition("/")[2] for part in (lease, result["UNDERSTUDY_NODE_FAULTS"])}
+                own = {part.rpartition("/")[2] for part in (lease, result["UNDERSTUDY_NODE_FAULTS"])}
+                shards = {name for name in named if re.fullmatch(rf"{item['metadata']['name']}-\d-of-\d", name)}
+                assert named - shards == own
+                assert len(shards) == 35  # of all numbers of shards from 2 to 8
             if webhook := result.get("UNDERSTUDY_WEBHOOK"):
                 namespace, _, name = webhook.partition("/")
                 assert namespace == SYSTEM

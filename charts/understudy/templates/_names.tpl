@@ -22,6 +22,32 @@ app.kubernetes.io/component: operator
 {{- define "understudy.operator" -}}
 {{ include "understudy.fullname" . }}-operator
 {{- end -}}
+{{- /* The operator's Deployments as a JSON list: one for each shard. Each Deployment has the name of its Lease. A Deployment of another
+number of shards has another name, so Helm replaces all of them if the number changes. */ -}}
+{{- define "understudy.operators" -}}
+{{- $base := include "understudy.operator" . -}}
+{{- $selector := include "understudy.selector" . | fromYaml -}}
+{{- $count := int .Values.operator.shards -}}
+{{- $found := list -}}
+{{- range $index := until $count -}}
+{{- $shard := printf "%d-of-%d" $index $count -}}
+{{- $one := dict "name" $base "env" "" "selector" $selector -}}
+{{- if gt $count 1 -}}
+{{- $labels := merge (dict "understudy.dev/shard" $shard) $selector -}}
+{{- $one = dict "name" (printf "%s-%s" $base $shard) "env" (printf "%d/%d" $index $count) "selector" $labels -}}
+{{- end -}}
+{{- $found = append $found $one -}}
+{{- end -}}
+{{- toJson $found -}}
+{{- end -}}
+{{- /* The names of these Deployments as a JSON list. */ -}}
+{{- define "understudy.operatorNames" -}}
+{{- $names := list -}}
+{{- range include "understudy.operators" . | fromJsonArray -}}
+{{- $names = append $names .name -}}
+{{- end -}}
+{{- toJson $names -}}
+{{- end -}}
 {{- define "understudy.masterSecret" -}}
 {{ (.Values.masterSecret).name | default (printf "%s-master" (include "understudy.fullname" .)) }}
 {{- end -}}

@@ -17,9 +17,13 @@ from understudy_operator.plan.leadership.lease_election import (
     LeaseCandidate,
     LeaseTimes,
     ReadLease,
+    ReadOtherLeases,
+    Step,
     Wait,
     WriteLease,
 )
+from understudy_operator.plan.leadership.other_layouts import OtherLayouts
+from understudy_operator.plan.leadership.shard import SINGLE_SHARD, Shard
 from understudy_operator.runtime.api import API_FAILURES, NO_ANSWER, Api, ApiError, Raw
 from understudy_operator.runtime.clock import Clock
 
@@ -28,7 +32,7 @@ log = logging.getLogger(__name__)
 
 class Election:
     """Runs until canceled. `on_elected` is called when this replica becomes the leader, `on_lost` when it has lost the
-    Lease.
+    Lease. lease: namespace and name of the Lease of a single shard.
     """
 
     def __init__(
@@ -40,9 +44,12 @@ class Election:
         on_elected: Callable[[], None],
         on_lost: Callable[[], Awaitable[None]],
         times: LeaseTimes,
+        shard: Shard = SINGLE_SHARD,
     ) -> None:
-        self._api, self._clock = api, clock
-        self._namespace, self._name = lease
+        self._api, self._clock, self._shard = api, clock, shard
+        self._namespace, self._base = lease
+        self._name = shard.lease_name(self._base)
+        self._others, self._reported = OtherLayouts(), ""  # the held Lease of another layout in the last log line
         self._candidate, self._call_s = LeaseCandidate(identity, times), times.call
         self._on_elected, self._on_lost = on_elected, on_lost
         self._leading = False
@@ -76,7 +83,7 @@ class Election:
             except API_FAILURES as error:
                 log.warning("could not release the lease, which expires by itself: %r", error)
 
-    async def _do(self, step: ReadLease | WriteLease | Wait) -> None:
+    async def _do(self, step: Step) -> None:
         if isinstance(step, Wait):
             await asyncio.sleep(step.seconds)
             return
@@ -85,8 +92,10 @@ class Election:
             async with asyncio.timeout(self._call_s):
                 if isinstance(step, ReadLease):
                     self._candidate.on_lease_read(await self._read_lease(), self._clock.steady())
+                elif isinstance(step, ReadOtherLeases):
+                    await self._read_other_leases()
                 else:
-                    self._candidate.on_lease_written(await self._write(step), sent_at)
+                    self._candidate.on_lease_written(await self._write(step), sent_at, self._clock.steady())
         except ApiError as error:
             self._candidate.on_failure(self._clock.steady())
             if error.status != 409:  # another replica was faster: not an error
@@ -119,6 +128,27 @@ class Election:
             if error.status != 404:
                 raise
             return None
+
+    async def _read_other_leases(self) -> None:
+        requested_at = self._clock.steady()
+        listed = await self._api.list(self._path, keep=self._of_other_layout)
+        now = self._clock.steady()
+        leases = {raw["metadata"]["name"]: _read(raw) for raw in listed.items}
+        held = self._others.held_lease(leases, requested_at, now)
+        if held and held != self._reported:
+            log.warning(
+                "the lease %s/%s is held, and its operator has another number of shards than this one (%d). This "
+                "replica waits until that operator has stopped. If it does not stop, delete the Deployment %s",
+                self._namespace,
+                held,
+                self._shard.count,
+                held,
+            )
+        self._reported = held
+        self._candidate.on_other_leases_read(is_one_held=bool(held), now=now)
+
+    def _of_other_layout(self, raw: Raw) -> Raw | None:
+        return raw if self._shard.is_of_other_layout(self._base, raw["metadata"]["name"]) else None
 
     async def _write(self, write: WriteLease) -> Lease:
         now = datetime.fromtimestamp(self._clock.wall(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

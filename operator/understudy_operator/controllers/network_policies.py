@@ -20,6 +20,7 @@ from understudy_operator.observe.read_injected import jobs
 from understudy_operator.observe.store import Key, Raw, Store, job_kind, key_of
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.ownership import object_uid
+from understudy_operator.plan.leadership.shard import SINGLE_SHARD, Shard
 from understudy_operator.plan.manifests.network_policy import (
     Rules,
     jobs_without_policy,
@@ -44,9 +45,16 @@ class NetworkPolicies:
     """rules: every policy's rules besides that for its own job's pods. namespaces: the watched ones; empty: all."""
 
     def __init__(
-        self, api: Api, rules: Rules, store: Store, clock: Clock, pace: Pace, namespaces: Sequence[str] = ()
+        self,
+        api: Api,
+        rules: Rules,
+        store: Store,
+        clock: Clock,
+        pace: Pace,
+        namespaces: Sequence[str] = (),
+        shard: Shard = SINGLE_SHARD,
     ) -> None:
-        self._list, self._executor = PolicyList(api, namespaces), PolicyExecutor(api, pace)
+        self._list, self._executor = PolicyList(api, namespaces, shard), PolicyExecutor(api, pace)
         self._rules, self._store, self._clock = rules, store, clock
         self._existing: dict[Key, Raw] = {}
         self._listed_at: float | None = None

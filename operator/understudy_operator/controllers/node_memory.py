@@ -4,6 +4,9 @@ Rules: the ConfigMap is read before it is written, and a write replaces the vers
 faster, it is read again, and ours is merged in. Faults that a leader has not written yet are in the jobs' statuses,
 where the next leader reads them. Nothing waits for the ConfigMap: if the API server is down, the memory in this process
 counts.
+If the operator has several shards, each leader adds the faults of its own jobs, and reads the ConfigMap each time, to
+learn the faults of the others. What was read replaces the memory then: a leader that kept a fault that another shard
+has corrected would write it back.
 """
 
 import asyncio
@@ -32,7 +35,9 @@ log = logging.getLogger(__name__)
 
 
 class NodeMemory:
-    """place: namespace and name of the ConfigMap; None: the memory lasts as long as this process."""
+    """place: namespace and name of the ConfigMap; None: the memory lasts as long as this process. is_shared: leaders of
+    other shards write the ConfigMap, too.
+    """
 
     def __init__(
         self,
@@ -42,12 +47,14 @@ class NodeMemory:
         node_reader: NodeReader,
         clock: Clock,
         on_change: Callable[[], None],
+        *,
+        is_shared: bool = False,
     ) -> None:
         self.offenders = Offenders({}, {})
         self._map = None if place is None else ConfigMap(api, *place)
         self._store, self._clock = store, clock
         self._read_node, self._on_change = node_reader, on_change
-        self._memory = NO_MEMORY
+        self._memory, self._is_shared = NO_MEMORY, is_shared
 
     async def run(self) -> None:
         while True:
@@ -61,8 +68,10 @@ class NodeMemory:
 
     async def run_once(self) -> None:
         """Read the jobs' statuses, then write the ConfigMap."""
-        if self._map is not None and self._map.data is None:
-            self._memory = self._memory.merged(decode_memory(await self._map.read()), self._clock.wall())
+        if self._map is not None and (self._is_shared or self._map.data is None):
+            stored = decode_memory(await self._map.read())
+            own = NO_MEMORY if self._is_shared else self._memory
+            self._memory = own.merged(stored, self._clock.wall())
         self._update()
         data = encode_memory(self._memory)
         if self._map is not None and data != self._map.data:

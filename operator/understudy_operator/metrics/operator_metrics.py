@@ -1,7 +1,7 @@
 """The operator's metrics: counted by the code that does something, or read from a `LeaderState` at a scrape.
 
 A standby replica reports its own work (requests, watches), and nothing about jobs and pools. So a sum over the replicas
-is the leader's value.
+is the leader's value. With several shards the sum is that of all leaders, except for nodes, which all of them report.
 """
 
 import re
@@ -15,6 +15,7 @@ from understudy_operator.metrics.ended import FAILED, NO_STRATEGY, RECOVERED, En
 from understudy_operator.metrics.metric_book import MetricBook, Values
 from understudy_operator.plan.facts.cluster_objects import Node
 from understudy_operator.plan.facts.status import JobStatus, PoolStatus
+from understudy_operator.plan.leadership.shard import Shard
 from understudy_protocol.enums import Fault, Strategy, Tier
 
 RECOVERY_S = (0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800)
@@ -33,6 +34,8 @@ _PATH = re.compile(
 class LeaderState(Protocol):
     """The state that a leader reports."""
 
+    @property
+    def shard(self) -> Shard: ...
     def leads(self) -> bool: ...
     def knows(self) -> bool:
         """Whether it leads and its store has been filled."""
@@ -203,7 +206,18 @@ class OperatorMetrics:
         def one(value: Callable[[], float]) -> Callable[[], Values]:
             return led(lambda: {(): value()})
 
-        reading("understudy_leader", "1 on the leader, else 0.", (), lambda: {(): float(of.leads())})
+        reading(
+            "understudy_leader",
+            "1 on the leader of the shard, else 0. A single shard has the number 0.",
+            ("shard",),
+            lambda: {(str(of.shard.index),): float(of.leads())},
+        )
+        reading(
+            "understudy_shards",
+            "The number of shards of the operator (chart: operator.shards).",
+            (),
+            lambda: {(): float(of.shard.count)},
+        )
         reading("understudy_jobs", "TrainingJobs and InjectedJobs.", ("phase",), led(lambda: gauges.phases(of.jobs())))
         reading(
             "understudy_longest_wait_seconds",

@@ -6,15 +6,17 @@ lists before it count: occasional errors do not stop the resync, and an API serv
 pauses. All pauses have random lengths, so replicas and operators do not all come back at once after an outage.
 If the API server forbids the lists of a namespace (its RoleBinding is missing, or the namespace is deleted), no other
 namespace waits. The store keeps that namespace's content, and the operator decides nothing about it until all of its
-lists succeed.
+lists succeed. The items of other shards are dropped as they arrive.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from understudy_operator.observe.store import Kind, Raw, Store, key_of
 from understudy_operator.plan.facts.ownership import API_VERSION
+from understudy_operator.plan.leadership.shard import SINGLE_SHARD, Shard
 from understudy_operator.runtime.api import API_FAILURES, Api, ApiError, in_namespaces, namespace_in
 from understudy_operator.runtime.clock import Clock, jittered
 from understudy_protocol import pod as names
@@ -57,8 +59,10 @@ class Resync:
         on_listed: Callable[[], None],
         watched: Iterable[Kind] = (),
         namespaces: tuple[str, ...] = (),
+        shard: Shard = SINGLE_SHARD,
     ) -> None:
         self._api, self._store, self._clock, self._on_listed = api, store, clock, on_listed
+        self._shard = shard
         self._watched, self._namespaces = frozenset(watched), namespaces
         self._versions: dict[str, str] = {}  # by path
         self._listed_at: dict[Kind, float] = {}
@@ -89,7 +93,11 @@ class Resync:
         requested_at = self._clock.steady()
         items: list[Raw] = []
         versions: dict[str, str] = {}
-        forbidden, keep = set[str](), self._store.item_filter(kind)
+        forbidden, select_fields = set[str](), self._store.item_filter(kind)
+
+        def keep(raw: dict[str, Any]) -> dict[str, Any] | None:
+            return select_fields(raw) if self._shard.owns(key_of(raw)[0]) else None
+
         for path in paths_of(kind, self._namespaces):
             try:
                 listed = await self._api.list(path, PATHS[kind][1], keep)

@@ -2,7 +2,8 @@
 
 Rules: it continues from a list. If the API server ends it or stops responding, it continues from the last version that
 it received. If that version is too old (410), or a line cannot be decoded, it continues from a new list, which also
-shows the deleted objects. No object ends a watch: an error in an event is logged and counted, and the watch goes on.
+shows the deleted objects. Of objects of other shards it decodes only the namespace, and ignores them. No object ends a
+watch: an error in an event is logged and counted, and the watch goes on.
 """
 
 import asyncio
@@ -15,9 +16,10 @@ import msgspec
 from understudy_operator.metrics.operator_metrics import OperatorMetrics
 from understudy_operator.observe.resync import PATHS, Resync
 from understudy_operator.observe.store import Kind, key_of, resource_version_of
+from understudy_operator.plan.leadership.shard import SINGLE_SHARD, Shard
 from understudy_operator.runtime.api import API_FAILURES, GONE, Api, ApiError, namespace_in
 from understudy_operator.runtime.clock import Backoffs
-from understudy_operator.runtime.decoding import Raw, WatchEvent, object_of
+from understudy_operator.runtime.decoding import Raw, WatchEvent, object_of, origin_of
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +37,9 @@ class Watch:
         resync: Resync,
         on_event: Callable[[Kind, str, Raw], None],
         metrics: OperatorMetrics | None = None,
+        shard: Shard = SINGLE_SHARD,
     ) -> None:
+        self._shard = shard
         self._api, self._kind, self._path, self._resync, self._on_event = api, kind, path, resync, on_event
         self._metrics = OperatorMetrics() if metrics is None else metrics
         self._metrics.watches(kind.value)
@@ -74,6 +78,11 @@ class Watch:
 
     def _handle_event(self, event: WatchEvent) -> None:
         try:
+            if self._shard.count > 1:
+                namespace, version = origin_of(event)
+                if not self._shard.owns(namespace):
+                    self._version = version or self._version
+                    return
             raw = object_of(self._kind.value, event)
         except msgspec.DecodeError as error:
             raise ApiError(GONE, "Undecodable", f"a line of the {self.name}: {error}") from error

@@ -23,8 +23,8 @@ from understudy_operator.runtime.clock import jittered
 
 Raw = dict[str, Any]
 Query = Sequence[tuple[str, str]]
-#: Reduces an item of a list to its kept fields.
-Keep = Callable[[Raw], Raw]
+#: Reduces an item of a list to its kept fields; None: the list goes on without the item.
+Keep = Callable[[Raw], Raw | None]
 #: Called for each request: method, path, result (Ok, the status of an error, or NoAnswer), seconds.
 OnResponse = Callable[[str, str, str, float], None]
 FIELD_MANAGER = "understudy-operator"
@@ -146,7 +146,7 @@ class Api:
                     raise
                 limit = max(1, limit // SMALLER)
                 continue
-            items += map(keep, page["items"])
+            items += (kept for item in page["items"] if (kept := keep(item)) is not None)
             token, limit = page["metadata"].get("continue", ""), min(PAGE, 2 * limit)
             if not token:
                 return ObjectList(items, page["metadata"].get("resourceVersion", ""))
@@ -157,7 +157,7 @@ class Api:
         return list((await self._call("GET", path, query=query))["items"])
 
     async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> ObjectList:
-        """All items of one moment after this call, page by page. keep: reduces each item."""
+        """All items of one moment after this call, page by page. keep: reduces or drops each item."""
         for _ in range(LISTS - 1):
             try:
                 return await self._pages(path, selector, keep)

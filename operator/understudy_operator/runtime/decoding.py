@@ -74,6 +74,18 @@ def decode_watch_event(line: bytes) -> WatchEvent:
             return _WATCH_EVENT(line)
 
 
+def origin_of(event: WatchEvent) -> tuple[str, str]:
+    """Namespace and resourceVersion of the object in the line, "" where it has none. Nothing else is decoded. Raises
+    msgspec.DecodeError if there is no object.
+    """
+    try:
+        metadata = _NAMED(event.object).metadata
+    except RecursionError:
+        with _deep_stack():
+            metadata = _NAMED(event.object).metadata
+    return metadata.get("namespace", ""), metadata.get("resourceVersion", "")
+
+
 def object_of(resource: str, event: WatchEvent) -> Raw:
     """The object in the line. Raises msgspec.DecodeError if there is none."""
     raw: Raw = _one(resource)(event.object)

@@ -21,6 +21,9 @@ OLDEST_KUBERNETES = 30
 KINDS = ("trainingjobs", "injectedjobs", "hotsparepools", "recoveries")
 #: A leader renews its Lease every 2 s, and loses it after 15 s. The clocks of this machine and the cluster may differ.
 LEASE_SILENCE_S = 60.0
+#: The operator's Deployment of a release `understudy`.
+OPERATOR = "understudy-operator"
+_OPERATOR_NAME = re.compile(r".*-operator(?:-([0-9]+-of-[0-9]+))?")
 #: Self-signed certificates are renewed a month before they expire.
 CERTIFICATE_SOON_S = 7 * 86400.0
 _IMAGE_REASONS = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable"}
@@ -53,15 +56,16 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class Installation:
-    """Facts about an installation. rights: by `verb resource`. lease: None if there is none. endpoints: EndpointSlices
-    by the name of their Service. rejection: why the API server rejects a small TrainingJob; "" if it accepts it.
+    """Facts about an installation. rights: by `verb resource`. leases: by the Deployment of each shard; None if the
+    shard has none. endpoints: EndpointSlices by the name of their Service. rejection: why the API server rejects a
+    small TrainingJob; "" if it accepts it.
     """
 
     version: Raw | Unreadable
     served: Sequence[str] | Unreadable
     rights: Mapping[str, bool] | Unreadable
     deployments: Sequence[Raw] | Unreadable
-    lease: Raw | Unreadable | None
+    leases: Mapping[str, Raw | None] | Unreadable
     webhooks: Sequence[Raw] | Unreadable
     endpoints: Mapping[str, Sequence[Raw]] | Unreadable
     dns: Sequence[Raw] | Unreadable
@@ -159,23 +163,36 @@ def _of_deployment(check: str, raw: Raw, own_version: str) -> CheckResult:
 
 def _leader(seen: Installation, now: float) -> Iterator[CheckResult]:
     check = "Leader"
-    if isinstance(seen.lease, Unreadable):
-        yield from _skipped(check, seen.lease)
+    if isinstance(seen.leases, Unreadable):
+        yield from _skipped(check, seen.leases)
         return
     if not seen.deployments or isinstance(seen.deployments, Unreadable):
         return
-    fix = f"see kubectl --namespace {seen.namespace} logs deployment/understudy-operator"
-    renewed_at = None if seen.lease is None else fields.time(seen.lease, "spec", "renewTime")
-    holder = "" if seen.lease is None else fields.text(seen.lease, "spec", "holderIdentity", limit=253)
+    for deployment, lease in sorted((seen.leases or {OPERATOR: None}).items()):
+        yield _of_lease(check, deployment, lease, seen.namespace, now)
+
+
+def _of_lease(check: str, deployment: str, lease: Raw | None, namespace: str, now: float) -> CheckResult:
+    shard = shard_of(deployment)
+    of_shard = f" of shard {shard}" if shard else ""
+    fix = f"see kubectl --namespace {namespace} logs deployment/{deployment}"
+    renewed_at = None if lease is None else fields.time(lease, "spec", "renewTime")
+    holder = "" if lease is None else fields.text(lease, "spec", "holderIdentity", limit=253)
     if renewed_at is None or not holder:
-        yield CheckResult(check, Level.ERROR, "no replica of the operator is the leader", fix)
-    elif now - renewed_at > LEASE_SILENCE_S:
-        text = f"the leader {holder} has not renewed its Lease for {duration(now - renewed_at)}"
-        yield CheckResult(
-            check, Level.ERROR, text, f"{fix}. If it is healthy, compare the clocks of this machine and the cluster"
-        )
-    else:
-        yield CheckResult(check, Level.OK, f"{holder} is the leader")
+        return CheckResult(check, Level.ERROR, f"no replica of the operator is the leader{of_shard}", fix)
+    if now - renewed_at > LEASE_SILENCE_S:
+        text = f"the leader {holder}{of_shard} has not renewed its Lease for {duration(now - renewed_at)}"
+        fix += ". If it is healthy, compare the clocks of this machine and the cluster"
+        return CheckResult(check, Level.ERROR, text, fix)
+    return CheckResult(check, Level.OK, f"{holder} is the leader{of_shard}")
+
+
+def shard_of(deployment: str) -> str | None:
+    """The shard in the name of the operator's Deployment, such as 0-of-2; "" for a single shard. None: the Deployment
+    is not the operator's.
+    """
+    match = _OPERATOR_NAME.fullmatch(deployment)
+    return None if match is None else match[1] or ""
 
 
 def _webhook(seen: Installation, now: float) -> Iterator[CheckResult]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(120)
 
-LEADER, RUNNING = ("understudy_leader",), ("understudy_jobs", "Running")
+LEADER, RUNNING = ("understudy_leader", "0"), ("understudy_jobs", "Running")
 COUNTED = ("understudy_recoveries_total", "Process", "Recovered", "InPlace")
 Samples = dict[tuple[str, ...], float]
 

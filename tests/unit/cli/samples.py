@@ -281,6 +281,10 @@ def deployment(name: str, available: int) -> dict[str, Any]:
     }
 
 
+def a_lease(holder: str, renewed_at: str = "2026-11-20T11:59:58.000000Z") -> dict[str, Any]:
+    return {"spec": {"holderIdentity": holder, "renewTime": renewed_at}}
+
+
 def webhook(bundle: str | None = None) -> dict[str, Any]:
     service = {"name": "understudy-webhook", "namespace": "understudy-system"}
     config: dict[str, Any] = {"service": service}
@@ -296,7 +300,7 @@ def installation(**changes: Any) -> Installation:
         "served": ["trainingjobs", "injectedjobs", "hotsparepools", "recoveries"],
         "rights": {"list pods": True, "list nodes": False},
         "deployments": [deployment("understudy-operator", 2), deployment("understudy-webhook", 0)],
-        "lease": {"spec": {"holderIdentity": "understudy-operator-7d4", "renewTime": "2026-11-20T11:59:58.000000Z"}},
+        "leases": {"understudy-operator": a_lease("understudy-operator-7d4")},
         "webhooks": [webhook()],
         "endpoints": {"understudy-webhook": []},
         "dns": [{"endpoints": [{"conditions": {"ready": True}}, {"conditions": {}}]}],

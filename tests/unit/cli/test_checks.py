@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.cli import samples
-from understudy_cli.views.checks import CheckResult, Level, Unreadable, authority_ends, findings
+from understudy_cli.views.checks import CheckResult, Level, Unreadable, authority_ends, findings, shard_of
 
 HEALTHY: dict[str, Any] = {
     "rights": {"list pods": True},
@@ -71,16 +71,17 @@ def test_a_healthy_installation_has_no_problem() -> None:
         ("Operator", {"deployments": [samples.deployment("understudy-operator", 0)]}, Level.ERROR, "0 of 2 replicas"),
         ("Operator", {"deployments": [samples.deployment("understudy-operator", 1)]}, Level.WARNING, "1 of 2 replicas"),
         ("Operator", {"own_version": "0.2.0"}, Level.WARNING, "its version is 0.1.0"),
-        ("Leader", {"lease": None}, Level.ERROR, "no replica of the operator is the leader"),
+        ("Leader", {"leases": {}}, Level.ERROR, "no replica of the operator is the leader"),
+        ("Leader", {"leases": {"understudy-operator": None}}, Level.ERROR, "no replica of the operator is the leader"),
         (
             "Leader",
-            {"lease": {"spec": {"holderIdentity": ""}}},
+            {"leases": {"understudy-operator": samples.a_lease("")}},
             Level.ERROR,
             "no replica of the operator is the leader",
         ),
         (
             "Leader",
-            {"lease": {"spec": {"holderIdentity": "a", "renewTime": "2026-11-20T11:50:00Z"}}},
+            {"leases": {"understudy-operator": samples.a_lease("a", "2026-11-20T11:50:00Z")}},
             Level.ERROR,
             "has not renewed its Lease for 10m",
         ),
@@ -100,8 +101,30 @@ def test_a_problem_is_found_and_has_a_fix(check: str, changes: dict[str, Any], l
     assert finding.fix or level is Level.WARNING
 
 
+def test_each_shard_has_a_leader_of_its_own() -> None:
+    # given two shards, one of which has no leader
+    leases = {"understudy-operator-0-of-2": samples.a_lease("a"), "understudy-operator-1-of-2": samples.a_lease("")}
+    first, second = found(leases=leases)["Leader"]
+    assert (first.level, first.text) == (Level.OK, "a is the leader of shard 0-of-2")
+    assert (second.level, second.text) == (Level.ERROR, "no replica of the operator is the leader of shard 1-of-2")
+    assert second.fix == "see kubectl --namespace understudy-system logs deployment/understudy-operator-1-of-2"
+
+
 @pytest.mark.parametrize(
-    "fact", ["version", "served", "rights", "deployments", "lease", "webhooks", "dns", "pods", "rejection"]
+    ("deployment", "shard"),
+    [
+        ("understudy-operator", ""),
+        ("understudy-operator-1-of-2", "1-of-2"),
+        ("understudy-webhook", None),
+        ("understudy-operator-x", None),
+    ],
+)
+def test_the_operators_deployments_are_known_by_their_names(deployment: str, shard: str | None) -> None:
+    assert shard_of(deployment) == shard
+
+
+@pytest.mark.parametrize(
+    "fact", ["version", "served", "rights", "deployments", "leases", "webhooks", "dns", "pods", "rejection"]
 )
 def test_a_fact_that_cannot_be_read_is_reported_as_not_checked(fact: str) -> None:
     shown = levels(**{fact: Unreadable("nodes is forbidden")})

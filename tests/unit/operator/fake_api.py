@@ -125,7 +125,8 @@ class FakeApi(Api):
         label, _, value = selector.partition("=")
         listed = [raw for key, raw in self.objects.items() if key.startswith(f"{path}/")]
         selected = [raw for raw in listed if not label or raw["metadata"].get("labels", {}).get(label) == value]
-        return ObjectList([keep(copy.deepcopy(raw)) for raw in selected], "100")
+        kept = (keep(copy.deepcopy(raw)) for raw in selected)
+        return ObjectList([raw for raw in kept if raw is not None], "100")
 
 
 def _at(raw: Raw, field: str) -> object:

@@ -46,7 +46,8 @@ class ClusterApi(FakeApi):
         labels = [raw["metadata"].get("labels", {}) for raw in present]
         chosen = [not label or (label in of_raw and of_raw[label] == (value or of_raw[label])) for of_raw in labels]
         items = [raw for raw, is_chosen in zip(present, chosen, strict=True) if is_chosen]
-        return ObjectList([keep(raw) for raw in json.loads(json.dumps(items))], "1")
+        kept = (keep(raw) for raw in json.loads(json.dumps(items)))
+        return ObjectList([raw for raw in kept if raw is not None], "1")
 
     async def watch(self, path: str, selector: str, version: str) -> AsyncGenerator[WatchEvent]:
         del selector, version

@@ -23,7 +23,7 @@ class Installation:
         for name in ("operator", "webhook"):
             self.api.put(DEPLOYMENT.format(name), {"metadata": {}, "status": {"availableReplicas": 1}})
         self.renew(1)
-        self.check = InstallationCheck(self.api, "system", "team", ["operator", "webhook"], ("system", "operator"))
+        self.check = InstallationCheck(self.api, "system", "team", ["operator", "webhook"], ["operator"])
 
     def renew(self, at: int) -> None:
         self.api.put(LEASE, {"metadata": {}, "spec": {"renewTime": at}})
@@ -48,6 +48,18 @@ async def test_a_complete_installation_has_no_errors(installation: Installation)
 async def test_a_lease_that_is_not_renewed_is_reported_as_no_leader(installation: Installation) -> None:
     await installation.check.find_problems()
     assert await installation.check.find_problems() == ["no replica renews Lease operator: see the operator's log"]
+
+
+async def test_each_shard_needs_a_leader(installation: Installation) -> None:
+    # given two shards, of which only the first one renews its Lease
+    names = [f"operator-{index}-of-2" for index in range(2)]
+    leases = [LEASE.replace("/operator", f"/{name}") for name in names]
+    for lease in leases:
+        installation.api.put(lease, {"metadata": {}, "spec": {"renewTime": 1}})
+    check = InstallationCheck(installation.api, "system", "team", ["operator", "webhook"], names)
+    await check.find_problems()
+    installation.api.put(leases[0], {"metadata": {}, "spec": {"renewTime": 2}})
+    assert await check.find_problems() == ["no replica renews Lease operator-1-of-2: see the operator's log"]
 
 
 @pytest.mark.parametrize(

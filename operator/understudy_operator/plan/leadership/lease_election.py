@@ -10,11 +10,22 @@ Rules:
 - Only an answered write makes a leader. After a write without an answer, or a rejected one, the replica reads first:
   the Lease may be its own by now, or another replica's.
 - A leader that shuts down writes an empty holder: the next one starts after its next read.
+- Two shards of different layouts (shard.py) have different Leases. So a replica that has acquired its Lease does not
+  lead yet. First it reads the Leases of the other layouts (other_layouts.py). If one of them is held, it releases its
+  own. Of two replicas that acquire Leases of different layouts, at least one reads after the other one has written. So
+  at most one of them leads, whatever their times are.
+- A renewal that was answered after the previous one could have expired starts a new leadership: a replica of another
+  layout may have read the expired Lease meanwhile. So the replica reads the other Leases again before it leads.
 
                   Read: free or own        Read: of another       Written              Failed
-    standby       WriteLease               Wait, then ReadLease   leader, then Wait    Wait, then ReadLease
+    standby       ReadOtherLeases          Wait, then ReadLease   holder               Wait, then ReadLease
+    holder        ReadOtherLeases          standby                ReadOtherLeases      Wait, then ReadLease
     leader        WriteLease               standby                leader, then Wait    Wait, then ReadLease
     (after renew_deadline: standby, ReadLease)
+
+                  Other layouts: free      Other layouts: one is held
+    standby       WriteLease               Wait, then ReadLease
+    holder        leader, then Wait        WriteLease (release), then Wait
 """
 
 from dataclasses import dataclass
@@ -63,6 +74,11 @@ class ReadLease:
 
 
 @dataclass(frozen=True)
+class ReadOtherLeases:
+    """Read the Leases of the other layouts."""
+
+
+@dataclass(frozen=True)
 class WriteLease:
     """Write this into the Lease: as an update of that version, or as a new object."""
 
@@ -75,6 +91,9 @@ class Wait:
     seconds: float
 
 
+Step = ReadLease | ReadOtherLeases | WriteLease | Wait
+
+
 class LeaseCandidate:
     """`now` is this process's own monotonic clock."""
 
@@ -85,6 +104,9 @@ class LeaseCandidate:
         self._must_read = True  # before anything else
         self._not_before = NEVER
         self._renewed_at = NEVER  # when the last renewal that was answered was sent
+        self._are_others_free = False  # by a read since the last read of the own Lease
+        self._is_confirmed = False  # the other layouts' Leases were free after this replica had acquired its own
+        self._must_release = False
 
     @property
     def leads_until(self) -> float:
@@ -92,22 +114,24 @@ class LeaseCandidate:
 
     def leads(self, now: float) -> bool:
         """Whether to start reconciles."""
-        return now < self.leads_until
+        return self._is_confirmed and self._holds_lease(now)
 
     def may_write_for_s(self, now: float) -> float:
         """How long a running reconcile may send writes."""
-        return max(0.0, self._renewed_at + self._times.writes_until - now)
+        return max(0.0, self._renewed_at + self._times.writes_until - now) if self._is_confirmed else 0.0
 
-    def next(self, now: float) -> ReadLease | WriteLease | Wait:
+    def next(self, now: float) -> Step:
         if now < self._not_before:
             return Wait(self._not_before - now)
         if self._must_read:
             return ReadLease()
-        if self.leads(now):
+        if self._holds_lease(now):
+            if not self._is_confirmed:
+                return self._released() if self._must_release else ReadOtherLeases()
             renew_at = self._renewed_at + self._times.retry_period
             return Wait(renew_at - now) if now < renew_at else self._write()
         if self._free(now):
-            return self._write()
+            return self._write() if self._are_others_free else ReadOtherLeases()
         self._must_read = True
         assert self._lease is not None
         expires_in_s = self._first_seen + self._lease.duration_s - now
@@ -118,13 +142,27 @@ class LeaseCandidate:
         """lease: None if the Lease does not exist."""
         if lease is None or self._lease is None or lease.version != self._lease.version:
             self._first_seen = now
-        self._lease, self._must_read = lease, False
+        self._lease, self._must_read, self._are_others_free = lease, False, False
         if lease is not None and lease.holder != self._identity:
             self._renewed_at = NEVER
 
-    def on_lease_written(self, lease: Lease, sent_at: float) -> None:
+    def on_other_leases_read(self, *, is_one_held: bool, now: float) -> None:
+        if self._holds_lease(now):
+            self._is_confirmed, self._must_release = not is_one_held, is_one_held
+        elif is_one_held:
+            self._must_read, self._not_before = True, now + READ_EVERY_S
+        else:
+            self._are_others_free = True
+
+    def on_lease_written(self, lease: Lease, sent_at: float, now: float) -> None:
         """A write that was sent at that time was answered."""
         self._lease, self._first_seen, self._must_read = lease, sent_at, False
+        if lease.holder != self._identity:  # released, because the Lease of another layout is held
+            self._renewed_at, self._is_confirmed, self._must_release = NEVER, False, False
+            self._must_read, self._not_before = True, now + READ_EVERY_S
+            return
+        if now >= self._renewed_at + self._times.lease_duration:
+            self._is_confirmed, self._must_release = False, False
         self._renewed_at = sent_at
 
     def on_failure(self, now: float) -> None:
@@ -133,9 +171,14 @@ class LeaseCandidate:
 
     def release(self, now: float) -> WriteLease | None:
         """The write on shutdown; from here on this replica does not lead."""
-        led, self._renewed_at = self.leads(now), NEVER
-        if not led or self._lease is None:
-            return None
+        is_holder, self._renewed_at = self._holds_lease(now), NEVER
+        return self._released() if is_holder else None
+
+    def _holds_lease(self, now: float) -> bool:
+        return now < self.leads_until
+
+    def _released(self) -> WriteLease:
+        assert self._lease is not None, "this replica has written it"
         return WriteLease(Lease("", 1.0, "", "", self._lease.transitions), self._lease)
 
     def _free(self, now: float) -> bool:

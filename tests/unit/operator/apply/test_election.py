@@ -13,7 +13,8 @@ from tests.unit.operator.fake_api import FakeApi, Raw
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.apply.election import Election
 from understudy_operator.plan.leadership.lease_election import LeaseTimes
-from understudy_operator.runtime.api import ApiError
+from understudy_operator.plan.leadership.shard import SINGLE_SHARD, Shard
+from understudy_operator.runtime.api import ApiError, Keep, ObjectList
 from understudy_operator.runtime.clock import Clock
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/system/leases"
@@ -38,6 +39,10 @@ class Server(FakeApi):
         await self._wait()
         return await super().create(path, body)
 
+    async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> ObjectList:
+        await self._wait()
+        return await super().list(path, selector, keep)
+
     async def replace(self, path: str, body: Mapping[str, Any]) -> Raw:
         await self._wait()
         return await super().replace(path, body)
@@ -59,10 +64,10 @@ def clock() -> Clock:
 
 
 class Replica:
-    def __init__(self, server: Server, name: str) -> None:
+    def __init__(self, server: Server, name: str, shard: Shard = SINGLE_SHARD) -> None:
         self.acts = False
         self.election = Election(
-            server, ("system", "operator"), name, clock(), self._lead, self._stand_by, LeaseTimes()
+            server, ("system", "operator"), name, clock(), self._lead, self._stand_by, LeaseTimes(), shard
         )
         self.task = asyncio.create_task(self.election.run())
 
@@ -80,8 +85,8 @@ class Replica:
 
 
 @asynccontextmanager
-async def running(server: Server, *names: str) -> AsyncIterator[list[Replica]]:
-    replicas = [Replica(server, name) for name in names]
+async def running(server: Server, *names: str, shard: Shard = SINGLE_SHARD) -> AsyncIterator[list[Replica]]:
+    replicas = [Replica(server, name, shard) for name in names]
     try:
         yield replicas
     finally:
@@ -163,3 +168,46 @@ async def test_an_api_server_that_answers_in_two_seconds_keeps_its_leader():
             assert first.acts
             assert first.election.leads()
     assert server.objects[LEASE]["spec"]["leaseTransitions"] == 0
+
+
+@in_virtual_time
+async def test_each_shard_of_a_layout_has_a_leader_of_its_own():
+    server = Server()
+    async with running(server, "a", shard=Shard(0, 2)) as (a,), running(server, "b", shard=Shard(1, 2)) as (b,):
+        await until(lambda: a.acts and b.acts)
+        # then each one has renewed its own Lease
+        holders = {path: raw["spec"]["holderIdentity"] for path, raw in server.objects.items()}
+    assert holders == {f"{LEASE}-0-of-2": "a", f"{LEASE}-1-of-2": "b"}
+
+
+@in_virtual_time
+async def test_a_shard_waits_until_the_leader_of_another_layout_has_stopped(caplog: pytest.LogCaptureFixture):
+    server = Server()
+    async with running(server, "old") as (old,):
+        await until(lambda: old.acts)
+        async with running(server, "new", shard=Shard(1, 2)) as (new,):
+            # given a replica of the next layout, which runs for a minute beside a leader
+            await asyncio.sleep(60.0)
+            assert (old.acts, new.acts) == (True, False)
+            # then its log names the Lease once, and the fix
+            (line,) = [entry for entry in caplog.messages if "another number of shards" in entry]
+            assert line.startswith("the lease system/operator is held, and its operator has another number of shards")
+            assert line.endswith("If it does not stop, delete the Deployment operator")
+            # when the leader stops cleanly, then the replica leads after its next read
+            await old.stop()
+            await old.election.release()
+            stopped_at = asyncio.get_running_loop().time()
+            await until(lambda: new.acts)
+            assert asyncio.get_running_loop().time() - stopped_at <= 0.6
+
+
+@in_virtual_time
+async def test_a_shard_leads_once_the_lease_of_a_lost_leader_of_another_layout_has_expired():
+    server = Server()
+    async with running(server, "new", shard=Shard(1, 2)) as (new,):
+        # given the Lease of a leader that is gone
+        spec = {"holderIdentity": "old", "leaseDurationSeconds": 15, "leaseTransitions": 0}
+        server.put(LEASE, {"metadata": {"name": "operator"}, "spec": spec})
+        began_at = asyncio.get_running_loop().time()
+        await until(lambda: new.acts)
+        assert 15.0 <= asyncio.get_running_loop().time() - began_at <= 16.0

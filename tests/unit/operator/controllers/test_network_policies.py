@@ -23,7 +23,8 @@ PATH = f"{GROUP}/namespaces/research/networkpolicies/llm-members"
 class Server(FakeApi):
     async def list(self, path: str, selector: str = "", keep: Keep = lambda raw: raw) -> ObjectList:
         self.calls.append(("LIST", path))
-        return ObjectList([raw for raw in self.of_kind("NetworkPolicy") if raw["metadata"].get("labels")], "1")
+        kept = (keep(raw) for raw in self.of_kind("NetworkPolicy") if raw["metadata"].get("labels"))
+        return ObjectList([raw for raw in kept if raw is not None], "1")
 
 
 class Leader:

@@ -19,9 +19,9 @@ PATH = "/api/v1/namespaces/system/configmaps/node-faults"
 class Replica:
     """An operator, over an API server and a store that it may share."""
 
-    def __init__(self, api: FakeApi, place: tuple[str, str] | None = PLACE) -> None:
+    def __init__(self, api: FakeApi, place: tuple[str, str] | None = PLACE, *, is_shared: bool = False) -> None:
         self.store, self.enqueued = Store(), 0
-        self.memory = NodeMemory(api, place, self.store, read_node, Clock(), self.enqueue)
+        self.memory = NodeMemory(api, place, self.store, read_node, Clock(), self.enqueue, is_shared=is_shared)
         self.store.put(Kind.NODE, {"metadata": {"name": "n1", "uid": "n", "resourceVersion": "1"}})
 
     def enqueue(self) -> None:
@@ -54,6 +54,40 @@ async def test_the_faults_in_statuses_are_written_and_read_by_the_next_leader() 
     second = Replica(api)  # the jobs are gone
     await second.memory.run_once()
     assert set(second.memory.offenders.nodes) == {"n1"}
+
+
+async def test_each_shard_learns_the_faults_that_the_jobs_of_the_others_have_had() -> None:
+    # given two shards, each with the fault of one job on the same node: too little for a repeat offender
+    api = FakeApi()
+    first, second = (Replica(api, is_shared=True).on_watch_event(name) for name in ("a", "b"))
+    await first.memory.run_once()
+    assert set(first.memory.offenders.nodes) == set()
+    # when both have written theirs
+    await second.memory.run_once()
+    await first.memory.run_once()
+    # then both avoid the node
+    assert set(first.memory.offenders.nodes) == set(second.memory.offenders.nodes) == {"n1"}
+    assert jobs_in(api) == ["ns/a", "ns/b"]
+
+
+async def test_a_fault_that_one_shard_has_corrected_is_not_written_back_by_another() -> None:
+    # given a fault that both shards know
+    api = FakeApi()
+    first, second = Replica(api, is_shared=True).on_watch_event("a"), Replica(api, is_shared=True)
+    await first.memory.run_once()
+    await second.memory.run_once()
+    # when the coordinator reports another cause
+    now = micro_time(Clock().wall())
+    recoveries = [{"fault": "Node", "cause": {"node": "n2", "message": ""}, "detectedAt": now}]
+    (raw,) = first.store.all(Kind.JOB)
+    recoveries[0]["detectedAt"] = raw["status"]["recoveries"][0]["detectedAt"]
+    metadata = {**raw["metadata"], "resourceVersion": "2"}
+    first.store.put(Kind.JOB, {"metadata": metadata, "status": {"recoveries": recoveries}})
+    await first.memory.run_once()
+    assert jobs_in(api) == []
+    # then the other shard does not restore the first one
+    await second.memory.run_once()
+    assert jobs_in(api) == []
 
 
 async def test_a_memory_without_changes_is_not_written() -> None:

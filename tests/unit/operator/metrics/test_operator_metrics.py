@@ -21,6 +21,7 @@ from understudy_operator.plan.facts.status import (
     RecoveryStatus,
     RolloutsStatus,
 )
+from understudy_operator.plan.leadership.shard import SINGLE_SHARD, Shard
 from understudy_operator.plan.times.rfc3339 import micro_time, whole_seconds
 from understudy_operator.runtime.api import API_FAILURES, Api, ApiError
 from understudy_protocol.enums import Fault
@@ -41,6 +42,7 @@ LABELS = {
     "class",
     "task",
     "part",
+    "shard",
 }
 
 
@@ -50,6 +52,7 @@ class FixedState:
 
     leading: bool = True
     all_jobs: list[JobStatus] = field(default_factory=list)
+    shard: Shard = SINGLE_SHARD
 
     def leads(self) -> bool:
         return self.leading
@@ -136,14 +139,21 @@ def test_a_standby_replica_reports_that_it_is_on_standby_and_no_jobs():
     metrics, result = OperatorMetrics(), FixedState(leading=False, all_jobs=[JobStatus(phase="Running")])
     metrics.read(result)
     lines = scraped(metrics.book.text())
-    assert lines[("understudy_leader",)] == 0
+    assert lines[("understudy_leader", "0")] == 0
     assert not {name for name, *_ in lines} & {"understudy_jobs", "understudy_spares", "understudy_queue_depth"}
     # when the replica becomes the leader
     result.leading = True
     lines = scraped(metrics.book.text())
-    assert lines[("understudy_leader",)] == 1
+    assert lines[("understudy_leader", "0")] == 1
     assert lines[("understudy_jobs", "Running")] == 1
     assert lines[("understudy_queue_depth",)] == 3
+
+
+def test_a_replica_reports_its_shard_and_the_number_of_shards():
+    metrics = OperatorMetrics()
+    metrics.read(FixedState(shard=Shard(1, 3)))
+    lines = scraped(metrics.book.text())
+    assert (lines[("understudy_leader", "1")], lines[("understudy_shards",)]) == (1, 3)
 
 
 def test_a_recovery_counts_by_fault_strategy_and_outcome_and_its_seconds_if_training_continued(

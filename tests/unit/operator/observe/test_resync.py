@@ -10,6 +10,7 @@ from tests.unit.operator.given_operator import ClusterApi, running
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.observe.resync import PATHS, Resync
 from understudy_operator.observe.store import Kind, Store
+from understudy_operator.plan.leadership.shard import Shard
 from understudy_operator.runtime.api import Api, ApiError, Keep, ObjectList
 from understudy_operator.runtime.clock import Clock
 
@@ -33,7 +34,8 @@ class Lists(Api):
         if self.forbidden and f"/namespaces/{self.forbidden}/" in path:
             raise ApiError(403, "Forbidden", f"cannot list {path}")
         if path in self.items:
-            return ObjectList(self.items[path], "7")
+            kept = map(keep, self.items[path])
+            return ObjectList([raw for raw in kept if raw is not None], "7")
         if path == self._failing and self.requests[path] == 1:
             raise ApiError(500, "InternalError", "etcdserver: leader changed")
         return ObjectList([], "7")
@@ -119,6 +121,20 @@ async def test_a_forbidden_namespace_keeps_its_known_objects_and_delays_no_other
     await lists.list_all(lists.due())
     assert lists.is_readable("red")
     assert Kind.POD not in lists.due()
+
+
+async def test_a_shard_keeps_the_objects_of_its_own_namespaces_and_all_nodes() -> None:
+    # given pods in two namespaces: team-a is of shard 0 of 2, team-c of shard 1
+    api = Lists()
+    api.items = {PODS: [a_pod("team-a"), a_pod("team-c")], PATHS[Kind.NODE][0]: [a_pod("")]}
+    for index, namespace in enumerate(("team-a", "team-c")):
+        # when a shard lists all kinds
+        store = Store()
+        lists = Resync(api, store, Clock(), lambda: None, shard=Shard(index, 2))
+        await lists.list_all(lists.due())
+        # then its store has nothing of the other namespace
+        assert [raw["metadata"]["namespace"] for raw in store.all(Kind.POD)] == [namespace]
+        assert len(store.all(Kind.NODE)) == 1
 
 
 async def test_a_watch_of_a_forbidden_namespace_waits_for_its_list() -> None:

@@ -13,6 +13,7 @@ from understudy_operator.metrics.operator_metrics import OperatorMetrics
 from understudy_operator.observe.resync import Resync
 from understudy_operator.observe.store import Kind, Raw, Store
 from understudy_operator.observe.watch import Watch
+from understudy_operator.plan.leadership.shard import SINGLE_SHARD, Shard
 from understudy_operator.runtime.api import Api, ApiError, Keep, ObjectList
 from understudy_operator.runtime.clock import Clock
 from understudy_operator.runtime.decoding import WatchEvent
@@ -51,15 +52,17 @@ def _pod(name: str, version: int) -> dict[str, Any]:
     return {"metadata": {"namespace": "team", "name": name, "uid": name, "resourceVersion": str(version)}}
 
 
-async def followed(api: Streams, metrics: OperatorMetrics | None = None) -> list[tuple[str, str]]:
+async def followed(
+    api: Streams, metrics: OperatorMetrics | None = None, shard: Shard = SINGLE_SHARD
+) -> list[tuple[str, str]]:
     """The events that it has reported by the end of the streams."""
     store, seen = Store(), list[tuple[str, str]]()
-    resync = Resync(api, store, Clock(), lambda: None)
+    resync = Resync(api, store, Clock(), lambda: None, shard=shard)
 
     def on_event(_: Kind, event: str, raw: Raw) -> None:
         seen.append((event, raw["metadata"]["name"]))
 
-    watch = Watch(api, Kind.POD, "/api/v1/pods", resync, on_event, metrics)
+    watch = Watch(api, Kind.POD, "/api/v1/pods", resync, on_event, metrics, shard)
     task = asyncio.create_task(watch.run())
     await asyncio.sleep(0)
     assert not api.requests  # nothing is followed before there is a list
@@ -89,6 +92,18 @@ async def test_a_watch_resumes_from_the_list_and_then_from_the_last_events_versi
     api = Streams([(["a"], "10")], [("ADDED", "b", 11), ("BOOKMARK", "", 15)], [("DELETED", "a", 17)], [])
     assert await followed(api) == [("ADDED", "b"), ("DELETED", "a"), ("listed", "a")]
     assert api.requests == ["10", "15", "17"]
+
+
+async def test_objects_of_other_shards_are_not_reported_and_the_watch_resumes_after_them(slept: list[float]) -> None:
+    # given namespace "team", which belongs to shard 1 of 2
+    events: Stream = [("ADDED", "b", 11), ("MODIFIED", "b", 12)]
+    # when the watch of the other shard receives events of it
+    api = Streams([([], "10")], events, [])
+    assert await followed(api, shard=Shard(0, 2)) == []
+    # then it resumes after these events
+    assert api.requests == ["10", "12"]
+    # and the watch of shard 1 reports them
+    assert await followed(Streams([([], "10")], events, []), shard=Shard(1, 2)) == [("ADDED", "b"), ("MODIFIED", "b")]
 
 
 async def test_an_expired_version_causes_a_new_list(slept: list[float]) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from understudy_operator.plan.leadership.lease_election import LeaseTimes
+from understudy_operator.plan.leadership.shard import Shard
 from understudy_operator.settings import LeaseSettings, read_lease_settings
 
 
@@ -32,3 +33,21 @@ def test_times_that_cannot_work_are_refused(times: str, result: str):
 def test_a_lease_without_a_namespace_is_refused():
     with pytest.raises(ValueError, match="set it to a Lease, as namespace/name"):
         read_lease_settings({"UNDERSTUDY_LEASE": "operator"})
+
+
+def test_the_shard_is_read_and_a_single_one_needs_no_setting():
+    env = {"UNDERSTUDY_LEASE": "system/operator", "UNDERSTUDY_SHARD": "1/3"}
+    assert read_lease_settings(env).shard == Shard(1, 3)
+    assert read_lease_settings({}).shard == Shard(0, 1)
+
+
+@pytest.mark.parametrize("shard", ["2", "2/2", "3/2", "-1/2", "0/9", "0/0", "a/2", "0/2/4"])
+def test_a_shard_that_does_not_exist_is_rejected(shard: str):
+    message = f"UNDERSTUDY_SHARD is '{shard}': set it to the number of the shard and the number of shards, such as 0/2"
+    with pytest.raises(ValueError, match=message):
+        read_lease_settings({"UNDERSTUDY_LEASE": "system/operator", "UNDERSTUDY_SHARD": shard})
+
+
+def test_several_shards_need_a_lease():
+    with pytest.raises(ValueError, match="UNDERSTUDY_SHARD is 0/2, and UNDERSTUDY_LEASE is not set: set it to the"):
+        read_lease_settings({"UNDERSTUDY_SHARD": "0/2"})

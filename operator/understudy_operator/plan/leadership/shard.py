@@ -1,0 +1,47 @@
+"""Which of the operator's shards owns a namespace, and which Lease a shard has.
+
+Rules:
+- A layout is the number of shards. In each layout, each namespace has exactly one shard: the first eight bytes of the
+  SHA-256 of its name, modulo the number of shards. No list of namespaces has to be maintained, and all replicas of all
+  versions agree.
+- A pool and the jobs that claim its spares are in one namespace, so they have one owner.
+- Objects without a namespace (nodes) belong to all shards. Shards only read them.
+- The name of a Lease contains the layout. So replicas can see whether a shard of another layout leads
+  (other_layouts.py). A single shard has the Lease without a suffix.
+"""
+
+import re
+from dataclasses import dataclass
+from hashlib import sha256
+
+#: Each shard watches the whole cluster, so more shards cost the API server more. The chart's Role names all Leases.
+MOST_SHARDS = 8
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The shard `index` of the layout with `count` shards."""
+
+    index: int = 0
+    count: int = 1
+
+    def owns(self, namespace: str) -> bool:
+        return not namespace or self.count == 1 or shard_of(namespace, self.count) == self.index
+
+    def lease_name(self, base: str) -> str:
+        """base: the name of the Lease of a single shard."""
+        return base if self.count == 1 else f"{base}-{self.index}-of-{self.count}"
+
+    def is_of_other_layout(self, base: str, lease: str) -> bool:
+        """Whether that is the name of the Lease of a shard of another layout."""
+        match = re.fullmatch(rf"{re.escape(base)}(?:-[0-9]+-of-([0-9]+))?", lease)
+        return match is not None and int(match[1] or 1) != self.count
+
+
+#: The only shard of its layout.
+SINGLE_SHARD = Shard()
+
+
+def shard_of(namespace: str, count: int) -> int:
+    """The index of the shard that owns the namespace."""
+    return int.from_bytes(sha256(namespace.encode()).digest()[:8], "big") % count
