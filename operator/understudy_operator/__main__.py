@@ -4,12 +4,13 @@ UNDERSTUDY_MASTER_SECRET (/understudy-master/secret) is the file with the master
 UNDERSTUDY_NAMESPACES names the watched namespaces (settings.py). If unset, the operator watches all. UNDERSTUDY_LEASE
 (namespace/name) is the Lease that the replicas share: one of them leads. If unset, this operator assumes that it is the
 only replica. UNDERSTUDY_SHARD (0/2) is this operator's shard and the number of shards (plan/leadership/shard.py). If
-unset, there is one shard. UNDERSTUDY_LEASE_TIMES (15,10,2) has the Lease's times (settings.py). UNDERSTUDY_HEALTH_PORT
-(8080) serves GET /healthz and /readyz. UNDERSTUDY_METRICS_PORT (none) serves GET /metrics. UNDERSTUDY_LOG_LEVEL (INFO)
-is the lowest level that is logged. UNDERSTUDY_LOG_FORMAT (text, or json) is the log format of the operator, and of the
-sidecars of pods that it creates. UNDERSTUDY_FAULT_SOURCES adds rows to the table of fault sources (a JSON list;
-docs/how-to/faults.md). UNDERSTUDY_NODE_FAULTS (namespace/name) is the ConfigMap that records which nodes have failed
-jobs. UNDERSTUDY_NETWORK_POLICIES enables a NetworkPolicy for each job (settings.py).
+unset, there is one shard. UNDERSTUDY_SHARD_NAMESPACES (team-a=0,team-b=1) lists the namespaces whose shard was chosen.
+UNDERSTUDY_LEASE_TIMES (15,10,2) has the Lease's times (settings.py). UNDERSTUDY_HEALTH_PORT (8080) serves GET /healthz
+and /readyz. UNDERSTUDY_METRICS_PORT (none) serves GET /metrics. UNDERSTUDY_LOG_LEVEL (INFO) is the lowest level that is
+logged. UNDERSTUDY_LOG_FORMAT (text, or json) is the log format of the operator, and of the sidecars of pods that it
+creates. UNDERSTUDY_FAULT_SOURCES adds rows to the table of fault sources (a JSON list; docs/how-to/faults.md).
+UNDERSTUDY_NODE_FAULTS (namespace/name) is the ConfigMap that records which nodes have failed jobs.
+UNDERSTUDY_NETWORK_POLICIES enables a NetworkPolicy for each job (settings.py).
 """
 
 import asyncio
@@ -45,7 +46,7 @@ def main() -> int:
         read_lease_settings(os.environ)
     except ValueError as error:
         logging.error(
-            "the settings of the lease are wrong (chart: operator.leaderElection, operator.shards): %s", error
+            "the settings of the lease are wrong (chart: operator.leaderElection, shards, shardNamespaces): %s", error
         )
         return 2
     if not os.environ.get("UNDERSTUDY_SIDECAR_IMAGE"):

@@ -10,6 +10,7 @@
     UNDERSTUDY_NAMESPACES        watchNamespaces                  read_namespaces
     UNDERSTUDY_NETWORK_POLICIES  networkPolicies.jobs.enabled     read_network_rules
     UNDERSTUDY_SHARD             operator.shards                  read_lease_settings
+    UNDERSTUDY_SHARD_NAMESPACES  operator.shardNamespaces         read_lease_settings
 
 plan/facts/host_ports.py reads hostNetworkPorts, for the webhook too.
 
@@ -37,6 +38,7 @@ ENV_TIMES = "UNDERSTUDY_LEASE_TIMES"
 ENV_MASTER_SECRET = "UNDERSTUDY_MASTER_SECRET"  # noqa: S105 (the name of a variable)
 ENV_NAMESPACES = "UNDERSTUDY_NAMESPACES"
 ENV_SHARD = "UNDERSTUDY_SHARD"
+ENV_LISTED = "UNDERSTUDY_SHARD_NAMESPACES"
 ENV_RULES = "UNDERSTUDY_NETWORK_POLICIES"
 MASTER_SECRET_PATH = "/understudy-master/secret"  # noqa: S105 (its path)
 MOST_MASTER_BYTES = 4096
@@ -63,7 +65,7 @@ def read_fault_settings(env: Env) -> FaultSettings:
 
 
 def read_lease_settings(env: Env) -> LeaseSettings:
-    lease, shard = _place(env, ENV_LEASE, "Lease"), _shard(env.get(ENV_SHARD, ""))
+    lease, shard = _place(env, ENV_LEASE, "Lease"), _shard(env.get(ENV_SHARD, ""), env.get(ENV_LISTED, ""))
     if lease is None and shard.count > 1:
         raise ValueError(
             f"{ENV_SHARD} is {shard.index}/{shard.count}, and {ENV_LEASE} is not set: set it to the Lease of the "
@@ -130,7 +132,7 @@ def _place(env: Env, variable: str, kind: str) -> tuple[str, str] | None:
     return (namespace, name) if place else None
 
 
-def _shard(text: str) -> Shard:
+def _shard(text: str, listed: str) -> Shard:
     if not text:
         return SINGLE_SHARD
     match = re.fullmatch(r"([0-9])/([0-9])", text)
@@ -140,7 +142,14 @@ def _shard(text: str) -> Shard:
             f"{ENV_SHARD} is {text!r}: set it to the number of the shard and the number of shards, such as 0/2; there "
             f"are at most {MOST_SHARDS} shards, and the first one is 0"
         )
-    return Shard(index, count)
+    for entry in listed.split(",") if listed else ():
+        namespace, _, chosen = entry.partition("=")
+        if not _NAMESPACE.fullmatch(namespace) or not re.fullmatch("[0-9]", chosen) or int(chosen) >= count:
+            raise ValueError(
+                f"{ENV_LISTED} contains {entry!r}: set it to namespaces with the number of a shard from 0 to "
+                f"{count - 1}, such as team-a=0,team-b=1"
+            )
+    return Shard(index, count, listed if count > 1 else "")
 
 
 def _times(text: str) -> LeaseTimes:

@@ -158,6 +158,19 @@ def test_each_of_three_shards_has_a_deployment_with_the_name_of_its_lease():
     assert {deployment["spec"]["replicas"] for deployment in deployments} == {2}
 
 
+def test_a_list_of_namespaces_reaches_each_shard():
+    settings = ("operator.shards=2", "operator.shardNamespaces.team-b=1", "operator.shardNamespaces.team-a=0")
+    deployments = deployments_of_operator(*settings)
+    read = [read_lease_settings(environment_of(deployment)) for deployment in deployments]
+    assert [x.shard for x in read] == [Shard(index, 2, "team-a=0,team-b=1") for index in range(2)]
+
+
+def test_a_listed_namespace_needs_a_shard_that_exists():
+    answer = template("operator.shards=2", "operator.shardNamespaces.team-a=2")
+    assert answer.returncode != 0
+    assert "operator.shardNamespaces.team-a is 2, and operator.shards is 2: use a number below it" in answer.stderr
+
+
 def test_no_shard_selects_the_pods_of_another_one():
     deployments = deployments_of_operator("operator.shards=3")
     budgets = [document for document in items("operator.shards=3") if document["kind"] == "PodDisruptionBudget"]

@@ -28,13 +28,21 @@ number of shards has another name, so Helm replaces all of them if the number ch
 {{- $base := include "understudy.operator" . -}}
 {{- $selector := include "understudy.selector" . | fromYaml -}}
 {{- $count := int .Values.operator.shards -}}
+{{- $listed := list -}}
+{{- range $namespace, $index := .Values.operator.shardNamespaces -}}
+{{- if ge (int $index) $count -}}
+{{- fail (printf "operator.shardNamespaces.%s is %d, and operator.shards is %d: use a number below it, because the first shard is 0." $namespace (int $index) $count) -}}
+{{- end -}}
+{{- $listed = append $listed (printf "%s=%d" $namespace (int $index)) -}}
+{{- end -}}
+{{- $listed = join "," $listed -}}
 {{- $found := list -}}
 {{- range $index := until $count -}}
 {{- $shard := printf "%d-of-%d" $index $count -}}
-{{- $one := dict "name" $base "env" "" "selector" $selector -}}
+{{- $one := dict "name" $base "env" "" "listed" "" "selector" $selector -}}
 {{- if gt $count 1 -}}
 {{- $labels := merge (dict "understudy.dev/shard" $shard) $selector -}}
-{{- $one = dict "name" (printf "%s-%s" $base $shard) "env" (printf "%d/%d" $index $count) "selector" $labels -}}
+{{- $one = dict "name" (printf "%s-%s" $base $shard) "env" (printf "%d/%d" $index $count) "listed" $listed "selector" $labels -}}
 {{- end -}}
 {{- $found = append $found $one -}}
 {{- end -}}

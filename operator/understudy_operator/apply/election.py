@@ -23,7 +23,7 @@ from understudy_operator.plan.leadership.lease_election import (
     WriteLease,
 )
 from understudy_operator.plan.leadership.other_layouts import OtherLayouts
-from understudy_operator.plan.leadership.shard import SINGLE_SHARD, Shard
+from understudy_operator.plan.leadership.shard import LISTED_ANNOTATION, SINGLE_SHARD, Shard
 from understudy_operator.runtime.api import API_FAILURES, NO_ANSWER, Api, ApiError, Raw
 from understudy_operator.runtime.clock import Clock
 
@@ -137,23 +137,42 @@ class Election:
         held = self._others.held_lease(leases, requested_at, now)
         if held and held != self._reported:
             log.warning(
-                "the lease %s/%s is held, and its operator has another number of shards than this one (%d). This "
-                "replica waits until that operator has stopped. If it does not stop, delete the Deployment %s",
+                "the lease %s/%s is held, and its operator has another number of shards than this one, or another list "
+                "of namespaces. This replica waits until that operator has stopped. If it does not stop, delete the "
+                "Deployment %s",
                 self._namespace,
                 held,
-                self._shard.count,
                 held,
             )
         self._reported = held
         self._candidate.on_other_leases_read(is_one_held=bool(held), now=now)
+        if self._candidate.leads(now):
+            for name, lease in leases.items():
+                if lease.holder:  # and it has expired
+                    await self._release_expired(name, lease)
 
     def _of_other_layout(self, raw: Raw) -> Raw | None:
-        return raw if self._shard.is_of_other_layout(self._base, raw["metadata"]["name"]) else None
+        metadata = raw["metadata"]
+        listed = (metadata.get("annotations") or {}).get(LISTED_ANNOTATION, "")
+        return raw if self._shard.is_of_other_layout(self._base, metadata["name"], listed) else None
+
+    async def _release_expired(self, name: str, lease: Lease) -> None:
+        try:
+            await self._send(name, replace(lease, holder="", duration_s=1.0), lease)
+            log.info("released the lease %s/%s, which had expired", self._namespace, name)
+        except ApiError as error:
+            log.info("could not release the lease %s/%s, which has expired: %s", self._namespace, name, error)
 
     async def _write(self, write: WriteLease) -> Lease:
+        return await self._send(self._name, write.lease, write.replaces)
+
+    async def _send(self, name: str, lease: Lease, replaces: Lease | None) -> Lease:
+        """replaces: the version to update; None: create the Lease."""
         now = datetime.fromtimestamp(self._clock.wall(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        lease = replace(write.lease, acquired=write.lease.acquired or now)
-        metadata = {"name": self._name, "namespace": self._namespace}
+        lease = replace(lease, acquired=lease.acquired or now)
+        metadata: Raw = {"name": name, "namespace": self._namespace}
+        if self._shard.listed:
+            metadata["annotations"] = {LISTED_ANNOTATION: self._shard.listed}
         body: Raw = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -166,10 +185,10 @@ class Election:
                 "renewTime": now,
             },
         }
-        if write.replaces is None:
+        if replaces is None:
             return _read(await self._api.create(self._path, body))
-        body["metadata"] = {**metadata, "resourceVersion": write.replaces.version}
-        return _read(await self._api.replace(f"{self._path}/{self._name}", body))
+        body["metadata"] = {**metadata, "resourceVersion": replaces.version}
+        return _read(await self._api.replace(f"{self._path}/{name}", body))
 
 
 def _read(raw: Raw) -> Lease:

@@ -32,6 +32,7 @@ pytestmark = pytest.mark.timeout(300)
 
 #: The namespaces of shard 0 of 2 and of shard 1 of 2.
 FIRST, SECOND = "team-a", "team-c"
+LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases"
 FAILOVER_S = 15.5
 SLOW_S = 1.5  # the additional time on a busy machine
 POLICY = {
@@ -178,6 +179,13 @@ async def has_role(kube: Kube, process: OperatorProcess, role: str) -> None:
     await kube.until(f"{process.name} is {role}", look)
 
 
+async def has_logged(kube: Kube, process: OperatorProcess, text: str) -> None:
+    async def look() -> bool:
+        return text in process.log()
+
+    await kube.until(f"{process.name} logs {text}", look)
+
+
 async def until_leader(kube: Kube, *processes: OperatorProcess) -> OperatorProcess:
     async def look() -> OperatorProcess | None:
         for process in processes:
@@ -253,11 +261,10 @@ async def test_a_change_from_one_shard_to_two_never_gives_a_namespace_two_writer
     new = [shards.start("new-0", "0/2"), shards.start("new-1", "1/2")]
     for process in new:
         await has_role(first.kube, process, "standby")
-    await asyncio.sleep(3.0)
+        await has_logged(first.kube, process, "delete the Deployment understudy-operator")
     for training in (first, second):
         await replace_pod(training)
     assert (shards.writers(FIRST), shards.writers(SECOND)) == ([leader.name], [leader.name])
-    assert "delete the Deployment understudy-operator" in new[0].log()
 
     # when the old replicas are stopped, one after the other, while the jobs lose pods
     leader.stop()
@@ -297,6 +304,10 @@ async def test_a_change_from_two_shards_to_one_waits_until_the_lease_of_a_frozen
     assert FAILOVER_S - 3.0 <= time.monotonic() - frozen_at <= FAILOVER_S + SLOW_S
     for training in (first, second):
         await replace_pod(training)
+
+    # and no later leader waits for that Lease again
+    lease = await first.kube.call("GET", f"{LEASES}/understudy-operator-1-of-2")
+    assert not lease["spec"].get("holderIdentity")
 
     # and the old one does nothing when it thaws
     old[1].thaw()

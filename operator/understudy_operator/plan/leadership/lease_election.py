@@ -29,6 +29,7 @@ Rules:
 """
 
 from dataclasses import dataclass
+from zlib import crc32
 
 #: How often a standby reads. It takes over within the lease duration and one read from the leader's last renewal, and
 #: within one read after a leader has shut down.
@@ -99,6 +100,8 @@ class LeaseCandidate:
 
     def __init__(self, identity: str, times: LeaseTimes) -> None:
         self._identity, self._times = identity, times
+        #: Two replicas that have released their Leases for each other do not retry at the same moment.
+        self._conflict_pause_s = READ_EVERY_S * (1 + crc32(identity.encode()) % 1000 / 1000)
         self._lease: Lease | None = None
         self._first_seen = 0.0
         self._must_read = True  # before anything else
@@ -159,7 +162,7 @@ class LeaseCandidate:
         self._lease, self._first_seen, self._must_read = lease, sent_at, False
         if lease.holder != self._identity:  # released, because the Lease of another layout is held
             self._renewed_at, self._is_confirmed, self._must_release = NEVER, False, False
-            self._must_read, self._not_before = True, now + READ_EVERY_S
+            self._must_read, self._not_before = True, now + self._conflict_pause_s
             return
         if now >= self._renewed_at + self._times.lease_duration:
             self._is_confirmed, self._must_release = False, False

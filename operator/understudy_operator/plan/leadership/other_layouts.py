@@ -5,6 +5,7 @@ Rules:
   from the answer in which this replica saw that state first, so clocks are not compared.
 - Only a read that was requested after this time proves that the Lease has not changed. A replica that renews the Lease
   after that read starts a new leadership, and reads this replica's Lease before it leads (lease_election.py).
+- A leader releases the Leases that it has found expired. Otherwise each later leader would wait for them again.
 """
 
 from collections.abc import Mapping

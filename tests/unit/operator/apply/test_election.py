@@ -211,3 +211,55 @@ async def test_a_shard_leads_once_the_lease_of_a_lost_leader_of_another_layout_h
         began_at = asyncio.get_running_loop().time()
         await until(lambda: new.acts)
         assert 15.0 <= asyncio.get_running_loop().time() - began_at <= 16.0
+
+
+@in_virtual_time
+async def test_a_lease_of_another_layout_that_has_expired_delays_only_the_first_leader():
+    server = Server()
+    # given the Lease of a leader that is gone
+    spec = {"holderIdentity": "old", "leaseDurationSeconds": 15, "leaseTransitions": 3}
+    server.put(f"{LEASE}-1-of-2", {"metadata": {"name": "operator-1-of-2"}, "spec": spec})
+    # when a replica of the next layout leads after its duration
+    async with running(server, "new") as (new,):
+        await until(lambda: new.acts)
+        await asyncio.sleep(0.1)
+        # then it has released that Lease
+        released = server.objects[f"{LEASE}-1-of-2"]["spec"]
+        assert (released["holderIdentity"], released["leaseTransitions"]) == ("", 3)
+        await new.stop()
+        await new.election.release()
+    # and the next replica does not wait for it
+    began_at = asyncio.get_running_loop().time()
+    async with running(server, "next") as (following,):
+        await until(lambda: following.acts)
+        assert asyncio.get_running_loop().time() - began_at <= 0.6
+
+
+@in_virtual_time
+async def test_a_leader_leads_even_if_it_may_not_release_an_expired_lease(caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO")
+    server = Server()
+    spec = {"holderIdentity": "old", "leaseDurationSeconds": 15, "leaseTransitions": 3}
+    server.put(f"{LEASE}-1-of-2", {"metadata": {"name": "operator-1-of-2"}, "spec": spec})
+    server.deny = lambda method, path: (
+        ApiError(403, "Forbidden", "no") if method == "PUT" and path.endswith("-1-of-2") else None
+    )
+    async with running(server, "new") as (new,):
+        await until(lambda: new.acts)
+        await asyncio.sleep(60.0)
+        assert new.acts
+    assert "could not release the lease system/operator-1-of-2, which has expired: no" in caplog.messages
+
+
+@in_virtual_time
+async def test_a_shard_with_another_list_of_namespaces_waits_until_all_shards_of_the_old_list_have_stopped():
+    server = Server()
+    old_shard, new_shard = Shard(0, 2, "team-a=1"), Shard(1, 2, "team-a=0")
+    async with running(server, "old", shard=old_shard) as (old,), running(server, "new", shard=new_shard) as (new,):
+        await until(lambda: old.acts or new.acts)
+        (first, second) = (old, new) if old.acts else (new, old)
+        await asyncio.sleep(60.0)
+        assert (first.acts, second.acts) == (True, False)
+        await first.stop()
+        await first.election.release()
+        await until(lambda: second.acts)

@@ -51,3 +51,16 @@ def test_a_shard_that_does_not_exist_is_rejected(shard: str):
 def test_several_shards_need_a_lease():
     with pytest.raises(ValueError, match="UNDERSTUDY_SHARD is 0/2, and UNDERSTUDY_LEASE is not set: set it to the"):
         read_lease_settings({"UNDERSTUDY_SHARD": "0/2"})
+
+
+def test_the_list_of_namespaces_is_read():
+    env = {"UNDERSTUDY_LEASE": "a/b", "UNDERSTUDY_SHARD": "1/3", "UNDERSTUDY_SHARD_NAMESPACES": "team-a=0,team-b=2"}
+    assert read_lease_settings(env).shard == Shard(1, 3, "team-a=0,team-b=2")
+
+
+@pytest.mark.parametrize("entry", ["team-a", "team-a=", "team-a=2", "team-a=-1", "Team=0", "=0", ""])
+def test_a_list_that_cannot_work_is_rejected(entry: str):
+    env = {"UNDERSTUDY_LEASE": "a/b", "UNDERSTUDY_SHARD": "0/2", "UNDERSTUDY_SHARD_NAMESPACES": f"team-b=1,{entry}"}
+    message = f"UNDERSTUDY_SHARD_NAMESPACES contains '{entry}': set it to namespaces with the number of a shard from 0"
+    with pytest.raises(ValueError, match=message):
+        read_lease_settings(env)

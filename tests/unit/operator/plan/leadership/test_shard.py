@@ -38,6 +38,24 @@ def test_a_thousand_namespaces_are_distributed_evenly(count: int, smallest: int,
     assert (len(sizes), min(sizes.values()), max(sizes.values())) == (count, smallest, largest)
 
 
+def test_a_listed_namespace_belongs_to_the_chosen_shard_and_all_others_to_that_of_their_hash():
+    # given two shards; by its hash, team-a belongs to shard 0 and team-c to shard 1
+    shards = [Shard(index, 2, "team-a=1,unknown=0") for index in range(2)]
+    owners = {name: [shard.owns(name) for shard in shards] for name in ("team-a", "team-b", "team-c")}
+    assert owners == {"team-a": [False, True], "team-b": [True, False], "team-c": [False, True]}
+
+
+def test_another_list_is_another_layout():
+    shard = Shard(0, 2, "team-a=1")
+    # the other shard of the same layout
+    assert not shard.is_of_other_layout("operator", "operator-1-of-2", "team-a=1")
+    # and shards of others
+    assert shard.is_of_other_layout("operator", "operator-1-of-2", "team-a=0")
+    assert shard.is_of_other_layout("operator", "operator-1-of-2", "")
+    assert shard.is_of_other_layout("operator", "operator", "")
+    assert Shard(0, 2).is_of_other_layout("operator", "operator-1-of-2", "team-a=1")
+
+
 def test_objects_without_a_namespace_belong_to_all_shards():
     assert all(Shard(index, 3).owns("") for index in range(3))
 
@@ -64,5 +82,5 @@ def test_a_single_shard_keeps_the_name_of_the_lease_and_all_others_have_a_name_o
     ],
 )
 def test_a_shard_recognizes_the_leases_of_other_layouts_by_their_names(name: str, of_1: bool, of_2: bool, of_3: bool):
-    found = [Shard(0, count).is_of_other_layout("operator", name) for count in (1, 2, 3)]
+    found = [Shard(0, count).is_of_other_layout("operator", name, "") for count in (1, 2, 3)]
     assert found == [of_1, of_2, of_3]
