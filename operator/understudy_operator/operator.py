@@ -87,7 +87,7 @@ class Operator:
         sidecar_settings: SidecarSettings = DEFAULT_SIDECAR_SETTINGS,
         shard: Shard = SINGLE_SHARD,
     ) -> None:
-        self.store = Store(clock.steady)
+        self.store = Store(clock.steady, clock.wall)
         self._clock = clock
         self._metrics = OperatorMetrics() if metrics is None else metrics
         faults = FaultSettings() if faults is None else faults

@@ -14,7 +14,6 @@ from understudy_operator.controllers.node_memory import NodeMemory
 from understudy_operator.controllers.reconcile_loop import CONFLICT_S, ReconcileLoop, ReconcileResult
 from understudy_operator.controllers.supervisor import TaskSupervisor
 from understudy_operator.metrics.operator_metrics import JobMetrics, OperatorMetrics
-from understudy_operator.observe.gone_pods import GonePods
 from understudy_operator.observe.job_pods import JobPods
 from understudy_operator.observe.read import read_advertised_address, read_job, read_pod
 from understudy_operator.observe.read_child import read_child
@@ -117,7 +116,6 @@ class JobWorker:
         self._tried_generation = 0  # the generation of which all intents were tried once
         self._adopter = Adopter(self.enqueue, clock.wall)
         self._job_pods = JobPods(executor.jobs.list_pods, clock.steady)
-        self._gone_pods = GonePods()
         self._outbox, self._recoveries = executor.outbox(), executor.recovery_writer()
         self._unconfirmed: deque[_Unconfirmed] = deque(maxlen=MOST_UNCONFIRMED)
         self._job_uid = ""
@@ -259,7 +257,6 @@ class JobWorker:
         self._coordination, self._checked_generation = Coordination(), 0
         self._secret_writes = SecretWrites()
         self._unconfirmed.clear()
-        self._gone_pods.clear()
         self._retries, self._tried_generation = Retries(), 0
 
     def _observe(self, job: Job) -> Observed:
@@ -269,7 +266,7 @@ class JobWorker:
         return Observed(
             job=job,
             pods=pods,
-            past_stays=self._gone_pods.update(pods, self._clock.wall()),
+            past_stays=self._store.past_stays(_owner(job)),
             nodes=self._store.nodes(self._read_node),
             coordination=self._coordination if self._link is None else self._link.coordination,
             keyring=self._keyring,

@@ -1,30 +1,45 @@
-"""Remembers the nodes of a job's deleted pods, because a coordinator may report their faults later."""
+"""Remembers the nodes of deleted pods, because a coordinator may report their faults later: for example, to a replica
+that became the leader after the pod was deleted.
+"""
 
 from collections import deque
 
-from understudy_operator.plan.facts.cluster_objects import Pod, Stay
+from understudy_operator.plan.facts.cluster_objects import Stay
 
 KEPT_S = 600.0
 MOST_KEPT = 20_000
 
 
 class GonePods:
+    """By owner: namespace and uid."""
+
     def __init__(self) -> None:
-        self._present: tuple[Pod, ...] = ()
-        self._gone: deque[Stay] = deque(maxlen=MOST_KEPT)
+        self._gone: dict[tuple[str, str], deque[Stay]] = {}  # the owner of the newest one is last
 
-    def update(self, pods: tuple[Pod, ...], now: float) -> tuple[Stay, ...]:
-        """pods: all current pods. Returns the stays of deleted pods, the oldest first."""
-        if pods is not self._present:
-            present_uids = {pod.uid for pod in pods}
-            gone = (pod for pod in self._present if pod.uid not in present_uids and pod.node)
-            self._gone.extend(Stay(pod.name, pod.node, pod.created_at, now) for pod in gone)
-            self._present = pods
-        while self._gone and self._gone[0].until is not None and self._gone[0].until < now - KEPT_S:
-            self._gone.popleft()
-        return tuple(self._gone)
+    def add(self, owner: tuple[str, str], stay: Stay, now: float) -> None:
+        """A pod is gone since now."""
+        stays = self._gone.pop(owner, None)
+        self._gone[owner] = stays = deque(maxlen=MOST_KEPT) if stays is None else stays
+        stays.append(stay)
+        for other in list(self._gone):
+            if not _is_old(self._gone[other][-1], now):
+                break
+            del self._gone[other]
 
-    def clear(self) -> None:
-        """Another job has the name now."""
-        self._present = ()
-        self._gone.clear()
+    def of_owner(self, owner: tuple[str, str], now: float) -> tuple[Stay, ...]:
+        """The oldest first."""
+        stays = self._gone.get(owner)
+        if stays is None:
+            return ()
+        while stays and _is_old(stays[0], now):
+            stays.popleft()
+        if not stays:
+            del self._gone[owner]
+        return tuple(stays)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._gone.values()))
+
+
+def _is_old(stay: Stay, now: float) -> bool:
+    return stay.until is not None and stay.until < now - KEPT_S

@@ -25,12 +25,14 @@ from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
+from understudy_operator.observe.gone_pods import GonePods
 from understudy_operator.observe.malformed_log import MalformedLog
-from understudy_operator.plan.facts.cluster_objects import Node, NodeMap
+from understudy_operator.plan.facts.cluster_objects import Node, NodeMap, Stay
 from understudy_operator.plan.facts.malformed import Malformed, PartlyMalformed
 from understudy_operator.plan.facts.ownership import INJECTED_KIND, KIND, POOL_KIND, controller_of
 from understudy_operator.plan.injection.owner import is_of_target
 from understudy_operator.plan.manifests.object_names import is_injected
+from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_operator.runtime.decoding import UNREADABLE, unreadable
 from understudy_operator.runtime.json_size import memory_of
 from understudy_operator.runtime.kept_fields import (
@@ -124,8 +126,9 @@ class _Entry:
 class Store:
     """Each kind has one reader. The store keeps the reader's result with the object."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
+    def __init__(self, now: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
+        self._now, self._wall = now, wall
+        self._gone_pods = GonePods()
         self._entries: dict[Kind, dict[Key, _Entry]] = {kind: {} for kind in Kind}
         self._of_job: dict[tuple[Kind, OwnerKey], set[Key]] = {}
         self._memory = _Memory()
@@ -174,6 +177,7 @@ class Store:
         if logged is not None and logged[0] == uid:
             del self._logged[kind][key]
         if current is not None and current.raw["metadata"].get("uid", "") == uid:
+            self._remember_gone(kind, current)
             self._forget(kind, key)
         try:
             return _select_fields(kind, raw)
@@ -194,6 +198,7 @@ class Store:
         removed = {uid: at for uid, at in self._removed[kind].items() if at >= requested_at}
         for key, entry in list(self._entries[kind].items()):
             if key not in listed and entry.arrived < requested_at:
+                self._remember_gone(kind, entry)
                 self._forget(kind, key)
                 removed[entry.raw["metadata"].get("uid", "")] = self._now()
         self._removed[kind] = removed
@@ -294,8 +299,12 @@ class Store:
             self._facts_of_job[kind, job] = tuple(self._facts(kind, keys, reader))
         return self._facts_of_job[kind, job]
 
+    def past_stays(self, owner: OwnerKey) -> tuple[Stay, ...]:
+        """Of the owner's pods whose objects were deleted in the last ten minutes, the oldest first."""
+        return self._gone_pods.of_owner(owner, self._wall())
+
     def size(self) -> int:
-        """The number of all entries. It grows only with the number of objects."""
+        """The number of all entries, without past stays. It grows only with the number of objects."""
         objects = sum(len(entries) for entries in self._entries.values())
         return (
             objects
@@ -313,6 +322,9 @@ class Store:
         return [fact for fact in found if fact is not None]
 
     def _keep(self, kind: Kind, key: Key, kept: Raw, owners: tuple[OwnerKey, ...], memory: int) -> None:
+        before = self._entries[kind].get(key)
+        if before is not None and _state(before.raw)[0] != _state(kept)[0]:
+            self._remember_gone(kind, before)
         self._forget(kind, key)
         noted = self._malformed[kind].get(key)
         if noted is not None and (noted.uid, noted.version) != _state(kept):
@@ -328,6 +340,17 @@ class Store:
         for owner in owners:
             self._of_job.setdefault((kind, owner), set()).add(key)
             self._facts_of_job.pop((kind, owner), None)
+
+    def _remember_gone(self, kind: Kind, entry: _Entry) -> None:
+        node = entry.raw.get("spec", {}).get("nodeName") if kind is Kind.POD else None
+        if not node or not entry.owners:
+            return
+        metadata, now = entry.raw["metadata"], self._wall()
+        try:
+            stay = Stay(metadata["name"], node, parse_time(metadata["creationTimestamp"]), now)
+        except (KeyError, ValueError):  # the malformed object was reported
+            return
+        self._gone_pods.add(entry.owners[0], stay, now)
 
     def _forget(self, kind: Kind, key: Key) -> None:
         entry = self._entries[kind].pop(key, None)

@@ -1,27 +1,97 @@
-"""The pods of a job that the operator remembers once their objects are gone, and for how long."""
+"""The pods that the store remembers once their objects are gone, and for how long: also on a standby replica."""
 
-from tests.unit.operator.given import A0, A1, AN_HOUR_AGO, NOW, S, a_pod, pending
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
 from understudy_operator.observe.gone_pods import GonePods
+from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan.facts.cluster_objects import Stay
+from understudy_protocol import pod as names
+
+JOB, OTHER = ("research", "uid-of-job"), ("research", "uid-of-other")
+CREATED, CREATED_AT = "2026-11-20T10:00:00Z", 1795168800.0
+NOW = 1795170000.0
 
 
-def test_a_pod_that_is_gone_is_remembered_with_its_node_for_ten_minutes():
+class Clock:
+    now = NOW
+
+
+def a_pod(name: str, uid: str = "", node: str = "node-1", owner: str = JOB[1], version: str = "1") -> dict[str, Any]:
+    reference = {"apiVersion": "understudy.dev/v1alpha1", "kind": "TrainingJob", "controller": True, "uid": owner}
+    metadata = {
+        "name": name,
+        "namespace": "research",
+        "uid": uid or f"uid-{name}",
+        "resourceVersion": version,
+        "creationTimestamp": CREATED,
+        "ownerReferences": [reference],
+        "labels": {names.LABEL_JOB_UID: owner},
+    }
+    return {"metadata": metadata, "spec": {"nodeName": node} if node else {}, "status": {"phase": "Running"}}
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(clock: Clock) -> Store:
+    return Store(wall=lambda: clock.now)
+
+
+def stay(name: str, until: float, node: str = "node-1") -> Stay:
+    return Stay(name, node, CREATED_AT, until)
+
+
+def test_a_pod_that_is_gone_is_remembered_with_its_node_for_ten_minutes(store: Store, clock: Clock):
+    for name in ("a", "b"):
+        store.put(Kind.POD, a_pod(name))
+    assert store.past_stays(JOB) == ()
+    store.remove(Kind.POD, a_pod("a"))
+    assert store.past_stays(JOB) == (stay("a", NOW),)
+    clock.now = NOW + 600
+    assert store.past_stays(JOB) == (stay("a", NOW),)
+    clock.now = NOW + 601
+    assert store.past_stays(JOB) == ()
+
+
+def test_a_pod_that_a_list_lacks_is_remembered(store: Store):
+    store.put(Kind.POD, a_pod("a"))
+    store.replace(Kind.POD, [], float("inf"))
+    assert store.past_stays(JOB) == (stay("a", NOW),)
+
+
+def test_a_pod_that_another_one_of_its_name_replaces_is_remembered(store: Store):
+    """As those of a PyTorchJob."""
+    store.put(Kind.POD, a_pod("a", uid="uid-1"))
+    store.put(Kind.POD, a_pod("a", uid="uid-2", node="node-2", version="2"))
+    assert store.past_stays(JOB) == (stay("a", NOW),)
+
+
+def test_a_pod_that_changes_or_has_no_node_is_not_remembered(store: Store):
+    store.put(Kind.POD, a_pod("a"))
+    store.put(Kind.POD, a_pod("a", version="2"))
+    store.put(Kind.POD, a_pod("b", node=""))
+    store.remove(Kind.POD, a_pod("b", node=""))
+    assert store.past_stays(JOB) == ()
+
+
+def test_pods_of_another_job_are_not_remembered_for_this_one(store: Store):
+    store.put(Kind.POD, a_pod("a", owner=OTHER[1]))
+    store.remove(Kind.POD, a_pod("a", owner=OTHER[1]))
+    assert (store.past_stays(JOB), store.past_stays(OTHER)) == ((), (stay("a", NOW),))
+
+
+def test_the_memory_of_jobs_that_nobody_asks_about_ends_too():
+    """A standby replica reconciles no job."""
     gone = GonePods()
-    assert gone.update((A0, A1, S), NOW) == ()
-    assert gone.update((A0, S), NOW + 1) == (Stay("a1", "node-a1", AN_HOUR_AGO, NOW + 1),)
-    assert gone.update((A0, S), NOW + 600) != ()
-    assert gone.update((A0, S), NOW + 602) == ()
-
-
-def test_a_pod_without_a_node_is_not_remembered():
-    gone = GonePods()
-    gone.update((A0, pending(a_pod("p"))), NOW)
-    assert gone.update((A0,), NOW + 1) == ()
-
-
-def test_pods_of_a_previous_job_are_not_remembered():
-    gone = GonePods()
-    gone.update((A0,), NOW)
-    gone.update((), NOW)
-    gone.clear()
-    assert gone.update((S,), NOW) == ()
+    for name in ("a", "b"):
+        gone.add(JOB, stay(name, NOW), NOW)
+    assert len(gone) == 2
+    gone.add(OTHER, stay("c", NOW + 601), NOW + 601)
+    assert len(gone) == 1
