@@ -21,7 +21,7 @@ from tests.e2e.truth import Observed, differences, is_open
 from tests.e2e.undisturbed import differences as loss_differences
 from tests.e2e.undisturbed import undisturbed_losses
 from tests.e2e.waiting import NotInTime, wait_until
-from tests.soak.draw import Draw, Expectation, Pod, draw, expectation, hit
+from tests.soak.draw import Draw, Expectation, Kind, Pod, draw, expectation, hit
 from tests.soak.evidence import collect, samples
 from tests.soak.faults import NoTarget, has_netem, made, speed_up
 from tests.soak.invariants import exceeds_budget, expected_fault, pauses_between_rounds, ranks_twice, untruthful
@@ -273,7 +273,9 @@ class Soak:
         training = self.trainings[name]
         status, report, steps = training.status(), training.report(), training.reported_steps()
         observed = Observed(at, before.known, steps)
-        truth = untruthful(status.get("recoveries", ()), steps, at)
+        # The training reports its steps on the volume that this fault fills.
+        lacks_steps = drawn.kind is Kind.VOLUME and drawn.target is not None and drawn.target.job == name
+        truth = untruthful(status.get("recoveries", ()), steps, at, lacks_steps=lacks_steps)
         recovery = []
         if before.expected is Expectation.RUNS_ON:
             truth += differences(None, observed, status)

@@ -150,7 +150,7 @@ def test_every_benchmark_has_its_machine_and_its_numbers_on_the_page() -> None:
 
     names = {
         *("rendezvous", "recovery", "operator", "pool", "webhook"),
-        *("injection", "nodes", "hostile", "step", "rollout"),
+        *("injection", "nodes", "hostile", "step", "rollout", "detection"),
     }
     large_jobs = {("scale", "machine"), ("scale", "costs")}  # the records have too many rows
     assert {(name, kind) for name in names for kind in ("machine", "records")} | large_jobs == set(markers)

@@ -86,6 +86,13 @@ def test_a_recovery_without_a_new_round_is_found_and_an_old_one_does_not_count()
     ]
 
 
+def test_the_length_of_a_pause_is_not_compared_if_steps_could_not_be_reported() -> None:
+    """Seed 3: the training reported its steps on the volume that was full, and the last four were missing."""
+    assert untruthful([entry(9.0, 3.0)], TWO_ROUNDS, SINCE, lacks_steps=True) == []
+    assert untruthful([entry(10.2, 3.0)], TWO_ROUNDS, SINCE, lacks_steps=True) != []
+    assert untruthful([], TWO_ROUNDS, SINCE, lacks_steps=True) != []
+
+
 def test_two_faults_in_one_pause_have_two_entries_with_the_same_end() -> None:
     assert untruthful([entry(9.0, 10.0), entry(9.0, 10.0)], TWO_ROUNDS, SINCE) == []
 
