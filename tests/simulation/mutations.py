@@ -465,12 +465,6 @@ MUTATIONS = (
         _patch(escalation, "choose_step", _climb_whatever_the_rank_did),
     ),
     Mutation(
-        "a pod is evicted before the other pods have answered",
-        (Rule.NO_INNOCENT_POD_IS_EVICTED,),
-        _patch(escalation, "on_time", _give_up_without_asking),
-        2000,
-    ),
-    Mutation(
         "restarts are charged without a majority",
         (Rule.CHARGES_NEED_A_MAJORITY,),
         _a_minority_counts,
@@ -575,6 +569,11 @@ MUTATIONS = (
 )
 
 SCHEDULED = (
+    ScheduledMutation(
+        "a pod is evicted before the other pods have answered",
+        _patch(escalation, "on_time", _give_up_without_asking),
+        test_scenarios.test_no_pod_is_replaced_before_the_other_pods_have_answered,
+    ),
     ScheduledMutation(
         "a pod that lost its ranks keeps its snapshots",
         _patch(member_workers, "_restorable", lambda me, saved: saved),

@@ -298,6 +298,20 @@ def test_a_sidecar_that_crashes_alone_causes_no_swap() -> None:
         assert victim.sidecar.alive
 
 
+def test_no_pod_is_replaced_before_the_other_pods_have_answered() -> None:
+    # given a job in which one failure replaces the pod, and a pod on a slow network
+    job = Job(Setup(actives=3, spares=2, machines=9, steps=400, max_per_pod=0))
+    coordinator = job.coordinator_pod()
+    culprit = next(pod for pod in job.members if pod is not coordinator)
+    culprit.machine.slow_s = 0.6
+    # when its worker fails, and the failure of a peer, which has lost its connection, arrives first
+    job.cluster.end_worker(culprit.workers()[0], 1, None)
+    job.next_round_steps()
+    # then the pod of the peer is not replaced
+    assert job.recovery().cause.pod != culprit.name
+    assert (job.recovery().strategy, job.cluster.seated()) == (Strategy.IN_PLACE, job.members)
+
+
 def test_a_network_outage_shorter_than_a_second_is_no_fault() -> None:
     job = Job()
     job.cluster.cut(job.members[1].machine)
