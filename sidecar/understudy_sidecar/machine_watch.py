@@ -31,14 +31,19 @@ class MachineWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, links: Mapping[int, Watched], for_s: float) -> None:
-        """Watch these links, and no others. Each has just got a message.
+        """Watch these links, and no others. Each has just got a message. A link that is watched already keeps its count:
+        packets that were not acknowledged meanwhile would count as losses of the network.
 
         A network that loses packets shows it on all links together before it shows it on each of them.
         """
         now = asyncio.get_running_loop().time()
         found = {number: seen for number, link in links.items() if (seen := link.counters()) is not None}
         needed = needed_packets(sum(x.retransmitted for x in found.values()), sum(x.sent for x in found.values()))
-        self._links = {number: (links[number], MachineCheck(seen, now, needed)) for number, seen in found.items()}
+        watched = self._links if now < self._until else {}
+        self._links = {
+            number: watched.get(number) or (links[number], MachineCheck(seen, now, needed))
+            for number, seen in found.items()
+        }
         self._until = now + for_s
         if self._timer is not None:
             self._timer.cancel()
