@@ -31,7 +31,7 @@ class MachineWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, links: Mapping[int, Watched], for_s: float) -> None:
-        """Watch these links, and no others. Each has just got a message. A link that is watched already keeps its count:
+        """Watch these links, and no others. Each has just got a message. A link that is watched now keeps its count:
         packets that were not acknowledged meanwhile would count as losses of the network.
 
         A network that loses packets shows it on all links together before it shows it on each of them.
