@@ -12,6 +12,7 @@ import os
 import re
 import ssl
 import tempfile
+import threading
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,10 +55,11 @@ class WatchEvent:
 
 
 class Api:
-    """May be used by several threads."""
+    """May be used by several threads. closed: set it to end the threads that follow collections and logs."""
 
     def __init__(self, access: Access) -> None:
         self.access = access
+        self.closed = threading.Event()
         self._bearer = credentials.Bearer(access)
         self._pool = self._connect()
 

@@ -2,7 +2,7 @@
 
 A watch that ends continues from its last version. If that version has expired, or after no answer, the collection is
 listed again. A thread that gets no answer reports it and retries, first after 1 s, and at the end every 30 s. An answer
-that a retry does not change (401, 403, 404) ends the thread with its error.
+that a retry does not change (401, 403, 404) ends the thread with its error. A closed Api ends all threads.
 """
 
 import queue
@@ -143,8 +143,8 @@ def _list(api: Api, collection: Collection) -> tuple[dict[str, object], str]:
 
 def _follow(api: Api, collection: Collection, put: Callable[[Report], None]) -> None:
     version, pause_s = "", FIRST_PAUSE_S
-    wait = threading.Event().wait
-    while True:
+    wait = api.closed.wait
+    while not api.closed.is_set():
         try:
             if not version:
                 items, version = _list(api, collection)

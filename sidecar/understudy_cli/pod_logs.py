@@ -6,7 +6,6 @@ so the lines of one rank may be in several logs.
 
 import queue
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -194,7 +193,7 @@ class FollowedLogs:
     def _follow(self, pod: Pod) -> None:
         """Read the log to its end. A lost connection continues after the last line that was read."""
         filtered, last = LogFilter(self._wanted), ""
-        while True:
+        while not self._api.closed.is_set():
             query = {"sinceTime": last} if last else self._first_query()
             try:
                 for line in _lines(self._api, pod, query, follow=True):
@@ -210,7 +209,7 @@ class FollowedLogs:
                 if error.status in (UNAUTHORIZED, FORBIDDEN):
                     self._failure = error
                     return
-                time.sleep(RECONNECT_S)  # also until the container has started (400)
+                self._api.closed.wait(RECONNECT_S)  # also until the container has started (400)
             except CommandFailed as error:
                 self._failure = error
                 return

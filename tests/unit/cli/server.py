@@ -39,9 +39,13 @@ class Scripted:
     patches: list[tuple[str, str, Any]] = field(default_factory=list)
     ended: threading.Event = field(default_factory=threading.Event)
     url: str = ""
+    apis: list[Api] = field(default_factory=list)
 
     def api(self, **access: Any) -> Api:
-        return Api(Access(server=self.url, namespace="team-a", context="test", **({"token": "secret"} | access)))
+        """Nothing asks through it after the test."""
+        api = Api(Access(server=self.url, namespace="team-a", context="test", **({"token": "secret"} | access)))
+        self.apis.append(api)
+        return api
 
     def queries(self, path: str) -> list[dict[str, list[str]]]:
         return [query for asked, query, _ in self.requests if asked == path]
@@ -99,6 +103,8 @@ def scripted(answers: dict[str, list[Answer]], tls: ssl.SSLContext | None = None
     try:
         yield script
     finally:
+        for api in script.apis:
+            api.closed.set()
         script.ended.set()
         server.shutdown()
         server.server_close()

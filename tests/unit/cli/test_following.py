@@ -1,5 +1,6 @@
 """Collections that are followed, through lost connections and expired versions."""
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -103,3 +104,16 @@ def test_a_collection_that_may_not_be_read_ends_with_its_error() -> None:
         followed = follow(server)
         with pytest.raises(NoAnswer, match="pods is forbidden"):
             wait(followed, lambda: False)
+
+
+def test_a_closed_api_ends_the_thread_also_while_it_waits_to_retry() -> None:
+    before = set(threading.enumerate())
+    with scripted({PODS: [Answer({"message": "etcd is down"}, 500)]}) as server:
+        api = server.api()
+        followed = Followed(api, (Collection("pods", PODS),))
+        (follower,) = [thread for thread in set(threading.enumerate()) - before if "_follow" in thread.name]
+        wait(followed, lambda: "pods" in followed.disconnected)
+        api.closed.set()
+        follower.join(LIMIT_S)
+        assert not follower.is_alive()
+        assert len(server.requests) == 1
