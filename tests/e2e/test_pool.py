@@ -128,6 +128,7 @@ def events(cluster: Cluster, name: str) -> list[str]:
     return [x["reason"] for x in listed(cluster, NAMESPACE, "events") if x["regarding"]["name"] == name]
 
 
+@pytest.mark.nightly  # each make test: simulation_operator/test_pools.py (no spare is claimed twice)
 def test_one_of_two_jobs_gets_the_spare_and_the_other_one_its_refill(
     cluster: Cluster, make_job: MakeJob, make_pool: MakePool
 ) -> None:

@@ -25,6 +25,7 @@ def test_without_a_gpu_the_suite_reports_that_in_one_line(torch: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "skipped: torch finds no NVIDIA GPU on this machine\n")
 
 
+@pytest.mark.nightly  # it takes 40 s; a machine with a GPU runs it by make gpu
 def test_the_cases_that_need_no_gpu_pass_on_the_cpu(torch: Path) -> None:
     done = suite(torch, "--device", "cpu")
     results = [line.split()[:2] for line in done.stdout.splitlines()]

@@ -98,6 +98,7 @@ def in_step(number: int, *members: Member) -> list[set[int]]:
     return [set(ranks(member, number)) for member in members]
 
 
+@pytest.mark.nightly  # each make test: e2e/test_torchrun.py
 def test_a_killed_worker_causes_a_round_a_lost_agent_uses_a_spare_and_all_exit_0_in_the_end(job: Job) -> None:
     # given two members of two workers each, and a spare
     job.nproc = 2

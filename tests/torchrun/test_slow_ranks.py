@@ -62,6 +62,7 @@ def log(folder: Path) -> str:
     return (folder / "log").read_text()
 
 
+@pytest.mark.nightly  # each make test: unit/sidecar/membership/test_slow_ranks.py
 @pytest.mark.parametrize("start", [2], indirect=True)
 def test_a_slow_rank_is_named_with_its_pod_and_its_training_continues(start: Start, tmp_path: Path) -> None:
     # given two members of two workers each, one of which takes 1 s more in each of its steps of 0.1 s
@@ -78,6 +79,7 @@ def test_a_slow_rank_is_named_with_its_pod_and_its_training_continues(start: Sta
     assert "FaultDetected" not in log(tmp_path)
 
 
+@pytest.mark.nightly  # each make test: unit/sidecar/membership/test_slow_ranks.py
 @pytest.mark.parametrize("start", [-1], indirect=True)
 def test_saves_and_evaluations_name_no_rank(start: Start, tmp_path: Path) -> None:
     # given a training whose rank 0 saves each tenth step, and whose ranks evaluate

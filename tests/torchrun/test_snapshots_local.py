@@ -132,7 +132,9 @@ def notes(folder: Path, number: int, steps: int, ranks: int = 4) -> list[list[li
     "words",
     [
         ("--spares", "0", "--", sys.executable, "-u", "{train}"),
-        ("--spares", "0", "--no-zygote", "--", sys.executable, "-u", "{train}"),
+        pytest.param(
+            ("--spares", "0", "--no-zygote", "--", sys.executable, "-u", "{train}"), marks=pytest.mark.nightly
+        ),
         ("--spares", "0", "--", "torchrun", "--nproc-per-node", "2", "{train}"),
     ],
     ids=["forks", "new processes", "torchrun"],
@@ -155,7 +157,11 @@ def test_a_killed_worker_costs_at_most_one_step(start: Start, tmp_path: Path, wo
     assert run.wait(LIMIT_S) == 0
 
 
-@pytest.mark.parametrize("script", [FSDP_SCRIPT, DCP_SCRIPT], ids=["load(like)", "torch.distributed.checkpoint"])
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(FSDP_SCRIPT, marks=pytest.mark.nightly), DCP_SCRIPT],
+    ids=["load(like)", "torch.distributed.checkpoint"],
+)
 def test_fsdp2_continues_with_the_losses_of_an_undisturbed_training(
     tmp_path: Path, torch: Path, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
