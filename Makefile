@@ -187,7 +187,7 @@ bench-nodes:  ## measure the operator's CPU time for changes of nodes (500 jobs 
 bench-hostile:  ## measure whether 500 connections without the key disturb a coordinator of 64 members, in two minutes; ARGS="--seconds 5"
 	$(PY) -m benchmarks.hostile $(ARGS)
 
-bench-snapshot:  ## measure how long a snapshot blocks a training, and the cost of a worker's fault, in three minutes; ARGS="--runs 3"
+bench-snapshot:  ## measure the cost of snapshots in memory, and what a lost worker or node costs, in ten minutes; ARGS="--runs 3"
 	$(PY) -m benchmarks.snapshot $(ARGS)
 
 bench-step:  ## measure the cost of a call of understudy_torch.step(), in half a minute

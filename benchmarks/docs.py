@@ -37,7 +37,7 @@ from benchmarks.report import RESULTS
 from benchmarks.rollout.goals import GOALS as ROLLOUT
 from benchmarks.scale.table import cost_rows
 from benchmarks.slow_ranks import GOALS as SLOW_RANKS
-from benchmarks.snapshot import GOALS as SNAPSHOT
+from benchmarks.snapshot.__main__ import GOALS as SNAPSHOT
 from benchmarks.step import GOALS as STEP
 from benchmarks.webhook.goals import GOALS as WEBHOOK
 from tests.frameworks.results import matrix_rows, read_results

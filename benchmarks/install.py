@@ -1,4 +1,4 @@
-"""Installs the peers, on demand, into the cache: torch (the e2e tests' own install), and NVRx next to it.
+"""Installs the peers, on demand, into the cache: torch (the e2e tests' own install), NVRx and DLRover next to it.
 
 Every package is pinned, and NVRx's wheel is checked by its hash, because another version would be another peer. The
 wheel is built for a newer Python and C library than this repository's, but the measured parts of it are plain Python.
@@ -33,6 +33,8 @@ NEEDS = (
     "pyyaml==6.0.3",
     "setproctitle==1.3.8",
 )
+DLROVER_VERSION = "0.6.1"
+DLROVER_NEEDS = ("deprecated==1.3.1", "pynvml==13.0.1", "requests==2.34.2")
 INSTALL_LIMIT_S = 600
 VERSIONS = {"NVRx": NVRX_VERSION, "torch": torch_version()}
 
@@ -62,6 +64,25 @@ def ensure_peers(progress: Progress) -> Peers:
             "RES_OPTIONS": "attempts:1 timeout:1",
         },
     )
+
+
+def ensure_dlrover(progress: Progress) -> Path:
+    """The folder with DLRover and what it needs beside torch. Raises CommandFailed."""
+    cache = Paths.from_environment().cache
+    target = cache / f"dlrover-{DLROVER_VERSION}"
+    if target.exists():
+        return target
+    progress.report(f"installing DLRover {DLROVER_VERSION}")
+    workshop = cache / f".{target.name}.{os.getpid()}"
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--only-binary=:all:")
+    follow(
+        [*pip, "--target", workshop, f"dlrover=={DLROVER_VERSION}", *NEEDS, *DLROVER_NEEDS],
+        timeout_s=INSTALL_LIMIT_S,
+        log=cache / "dlrover-install.log",
+        env={"PIP_ROOT_USER_ACTION": "ignore"},
+    )
+    workshop.rename(target)
+    return target
 
 
 def _ensure_nvrx(cache: Path, python: str, progress: Progress) -> Path:

@@ -22,7 +22,7 @@ from understudy_local import control, process, run_folder
 from understudy_local.cluster import LocalCluster, NoSuchTarget
 from understudy_local.local_pod import LocalPod
 from understudy_local.manifest import PodPlacement
-from understudy_local.options import Options
+from understudy_local.options import Options, snapshot_bytes_of
 from understudy_local.output import LocalOutput, Plain
 from understudy_local.process import ChildProcess, Sink
 from understudy_local.run_folder import RunFolder
@@ -129,6 +129,9 @@ def main() -> int:
     parser.add_argument("--name", required=True)
     parser.add_argument("--nodes", required=True, help="NAME=ADDRESS of each network namespace, separated by commas")
     parser.add_argument("--spares", type=int, required=True)
+    parser.add_argument("--nproc", type=int, default=1)
+    parser.add_argument("--snapshots", default="", help="memory for the state of one worker")
+    parser.add_argument("--snapshot-copies", type=int, default=0)
     parser.add_argument("--no-zygote", action="store_true")
     parser.add_argument("command", nargs="+")
     requests = parser.parse_args()
@@ -137,6 +140,9 @@ def main() -> int:
         tuple(requests.command),
         nodes=len(nodes) - requests.spares,
         spares=requests.spares,
+        nproc=requests.nproc,
+        snapshot_bytes=snapshot_bytes_of(requests.snapshots),
+        snapshot_copies=requests.snapshot_copies,
         zygote=not requests.no_zygote,
         name=requests.name,
         plain=True,
