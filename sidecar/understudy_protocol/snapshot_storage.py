@@ -10,6 +10,7 @@ for its choice: else two looks at a folder that changes could give two steps. Th
 """
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -96,8 +97,8 @@ def agreed_choice(
     """The choice of rank 0 for this round. Raises SnapshotStorageError."""
     path = os.path.join(folder, f"{_CHOICE}{token.epoch}.{token.term}.{token.round}")
     try:
+        _check_folder(folder)
         if rank == 0:
-            os.makedirs(folder, exist_ok=True)
             choice = choose(folder, world_size, before_step)
             if world_size > 1:
                 _publish(path, choice)
@@ -108,6 +109,15 @@ def agreed_choice(
             f"spec.snapshots.storage.path: {error.strerror or error}: {error.filename or folder}. Mount a volume there "
             "that the workers of all pods can write"
         ) from error
+
+
+def _check_folder(folder: str) -> None:
+    """In each rank: else only rank 0 would fail, and each restart again, because the other ranks wait for its choice.
+    If all ranks fail with the same text, the job ends (understudy_sidecar/membership/script_fault.py).
+    """
+    os.makedirs(folder, exist_ok=True)
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        raise OSError(errno.EACCES, "the workers cannot write there")
 
 
 def _publish(path: str, choice: StorageChoice) -> None:

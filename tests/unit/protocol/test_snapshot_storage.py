@@ -99,6 +99,28 @@ def test_a_folder_that_is_not_shared_ends_the_wait_with_the_field(
         agreed_choice(str(tmp_path), ROUND, 1, 2, None, silent)
 
 
+def test_all_ranks_report_the_same_error_of_a_folder_that_cannot_be_created(tmp_path: Path) -> None:
+    """So the rule applies that ends a job whose ranks all fail alike. Else each restart fails in the same way."""
+    (tmp_path / "file").touch()
+    errors = []
+    for rank in range(2):
+        with pytest.raises(snapshot_storage.SnapshotStorageError) as caught:
+            agreed_choice(str(tmp_path / "file" / "folder"), ROUND, rank, 2, None, silent)
+        errors.append(str(caught.value))
+    assert errors[0] == errors[1]
+
+
+def test_no_rank_waits_for_the_choice_in_a_folder_that_cannot_be_created_or_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_storage, "WAIT_S", 0.2)
+    with pytest.raises(snapshot_storage.SnapshotStorageError, match=r"No such file or directory: /proc/self/new\."):
+        agreed_choice("/proc/self/new", ROUND, 1, 2, None, silent)
+    # the kernel lets nobody write to /proc/sys, not even root
+    with pytest.raises(snapshot_storage.SnapshotStorageError, match=r"workers cannot write there: /proc/sys\. Mount"):
+        agreed_choice("/proc/sys", ROUND, 1, 2, None, silent)
+
+
 def test_a_folder_that_cannot_be_created_is_an_error_with_the_field(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(
