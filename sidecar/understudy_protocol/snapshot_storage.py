@@ -23,6 +23,7 @@ from understudy_protocol.snapshots import SavedStep
 
 _NAME = re.compile(r"(\d{10,})\.(\d{10,})\.(\d{10,})-(\d+)-of-(\d+)", re.ASCII)
 _CHOICE = "choice-"
+_CHOICE_NAME = re.compile(r"choice-(\d+)\.(\d+)\.(\d+)(?:\.new)?", re.ASCII)
 _POLL_S = 0.05
 WAIT_S = 300.0
 _LOG_AFTER_S = 10.0
@@ -101,7 +102,7 @@ def agreed_choice(
         if rank == 0:
             choice = choose(folder, world_size, before_step)
             if world_size > 1:
-                _publish(path, choice)
+                _publish(path, choice, token)
             return choice
         return _wait_for(path, log)
     except OSError as error:
@@ -120,13 +121,15 @@ def _check_folder(folder: str) -> None:
         raise OSError(errno.EACCES, "the workers cannot write there")
 
 
-def _publish(path: str, choice: StorageChoice) -> None:
+def _publish(path: str, choice: StorageChoice, token: RoundToken) -> None:
+    """And remove the choices of older rounds. A process of a replaced round removes none of a newer one."""
     folder = os.path.dirname(path)
     with open(f"{path}.new", "w", encoding="utf-8") as file:
         json.dump({"name": choice.name, "reason": choice.reason}, file)
     os.replace(f"{path}.new", path)
     for name in os.listdir(folder):
-        if name.startswith(_CHOICE) and name != os.path.basename(path):
+        match = _CHOICE_NAME.fullmatch(name)
+        if match is not None and RoundToken(*map(int, match.groups())) < token:
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(folder, name))
 

@@ -91,6 +91,14 @@ def test_the_choice_of_an_older_round_is_removed(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["choice-7.1.4"]
 
 
+def test_a_replaced_round_does_not_remove_the_choice_of_a_newer_one(tmp_path: Path) -> None:
+    """Its rank 0 may be cut off from the coordinator, and reach the storage. The ranks of the newer round wait."""
+    newer = RoundToken(7, 1, 10)
+    chosen = agreed_choice(str(tmp_path), newer, 0, 2, None, silent)
+    agreed_choice(str(tmp_path), RoundToken(7, 1, 9), 0, 2, None, silent)
+    assert agreed_choice(str(tmp_path), newer, 1, 2, None, silent) == chosen
+
+
 def test_a_folder_that_is_not_shared_ends_the_wait_with_the_field(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
