@@ -7,7 +7,8 @@ saves go to the other slot, so the training waits for nothing.
 Rules: the launcher never touches the folder, because storage may block without end. A file appears complete: it is
 written under another name, and renamed after fsync. If the slot was overwritten meanwhile, the file is removed. A
 failure is logged, once per reason, and the training continues. The process that has rank 0 removes older snapshots,
-once newer ones are complete. If the process ends, the launcher starts it again with the next round.
+once newer ones are complete. It keeps the newest incomplete ones only, because a rank that cannot write leaves all of
+them incomplete. If the process ends, the launcher starts it again with the next round.
 """
 
 import contextlib
@@ -29,6 +30,7 @@ from understudy_protocol.snapshot_files import (
     STORAGE_SETTINGS,
     STORING,
     STORING_OFFSET,
+    Header,
     header_offset,
     read_header,
     slot_bytes_of,
@@ -40,6 +42,8 @@ _CHUNK_BYTES = 4 << 20
 #: So often the written pages go to the storage: else the kernel may keep gigabytes of the container's memory for them.
 _SYNC_BYTES = 64 << 20
 _NICE = 10
+#: Other ranks may still write the newest incomplete snapshots. A rank writes one at a time, and skips steps meanwhile.
+_MOST_INCOMPLETE = 8
 
 
 @dataclass(frozen=True)
@@ -124,8 +128,14 @@ class SlotWriter:
         header = read_header(data)
         if header is None or not 0 < header.size <= self._slot_bytes:
             return
-        stored = StoredStep(header.saved, header.world_size)
-        folder = os.path.join(self._settings.path, stored.name)
+        try:
+            self._write_file(data, header, at, began)
+        finally:
+            if header.rank == 0:
+                self._remove_older()
+
+    def _write_file(self, data: bytes, header: Header, at: int, began: float) -> None:
+        folder = os.path.join(self._settings.path, StoredStep(header.saved, header.world_size).name)
         os.makedirs(folder, exist_ok=True)
         temporary, path = os.path.join(folder, f".{header.rank}"), os.path.join(folder, str(header.rank))
         try:
@@ -142,8 +152,6 @@ class SlotWriter:
         _sync_folder(self._settings.path)
         took_s = time.monotonic() - began
         _log(f"wrote the snapshot of step {header.saved.step} of rank {header.rank} in {took_s:.1f} s: {path}")
-        if header.rank == 0:
-            self._remove_older()
 
     def _copy(self, header: bytes, at: int, size: int, target: int) -> None:
         _write(target, header.ljust(PAGE_BYTES, b"\0"))
@@ -163,14 +171,21 @@ class SlotWriter:
         folder = self._settings.path
         steps = stored_steps(folder)
         complete = [stored for stored in steps if is_complete(folder, stored)][: self._settings.keep]
-        for stored in steps:  # an older one without all of its files stays so: each rank writes its steps in order
-            if complete and stored < complete[-1]:
-                shutil.rmtree(os.path.join(folder, stored.name), ignore_errors=True)
+        # an older one without all of its files stays so: each rank writes its steps in order
+        outdated = [stored for stored in steps if complete and stored < complete[-1]]
+        incomplete = [stored for stored in steps if stored not in complete and stored not in outdated]
+        if too_many := incomplete[_MOST_INCOMPLETE:]:
+            self._log_once("removed incomplete snapshots: other ranks have not written their files; see their logs")
+        for stored in outdated + too_many:
+            shutil.rmtree(os.path.join(folder, stored.name), ignore_errors=True)
 
     def _complain(self, why: str) -> None:
-        if why not in self._complaints and len(self._complaints) < 10:
-            self._complaints.add(why)
-            _log(f"a snapshot was not written to storage (spec.snapshots.storage): {why}. The training continues")
+        self._log_once(f"a snapshot was not written to storage (spec.snapshots.storage): {why}. The training continues")
+
+    def _log_once(self, text: str) -> None:
+        if text not in self._complaints and len(self._complaints) < 10:
+            self._complaints.add(text)
+            _log(text)
 
 
 def _write(target: int, data: bytes) -> None:

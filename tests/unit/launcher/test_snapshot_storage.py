@@ -202,6 +202,34 @@ def test_an_incomplete_snapshot_is_removed_once_a_newer_one_is_complete(
     assert [name.split("-")[1] for name in names(tmp_path)] == ["20", "30"]
 
 
+def test_ranks_that_never_write_their_files_do_not_fill_the_storage(
+    tmp_path: Path, make_job: Callable[..., Job], capfd: pytest.CaptureFixture[str]
+) -> None:
+    # given rank 1, whose pod cannot write
+    job = make_job(ranks=2)
+    job.save(9)
+    for step in range(10, 200, 10):
+        job.save(step)
+        os.pwrite(job.rounds.memory.files[1], bytes(8), PAGE - 16)
+        job.write()
+    # then the newest incomplete snapshots stay, because rank 1 may only be slow
+    assert [int(name.split("-")[1]) for name in names(tmp_path)] == [120, 130, 140, 150, 160, 170, 180, 190]
+    assert capfd.readouterr().err.count("removed incomplete snapshots: other ranks have not written") == 1
+
+
+def test_a_rank_0_that_cannot_write_removes_the_files_of_the_others(
+    tmp_path: Path, make_job: Callable[..., Job]
+) -> None:
+    job = make_job(ranks=2)
+    job.save(9)
+    for step in range(10, 200, 10):
+        # given an error of rank 0's file
+        (tmp_path / "snapshots" / f"0000000000.0000000001.0000000000-{step}-of-2" / ".0").mkdir(parents=True)
+        job.save(step)
+        job.write()
+    assert len(names(tmp_path)) == 8
+
+
 def test_a_snapshot_of_a_replaced_round_overwrites_none_of_a_newer_round(
     tmp_path: Path, make_job: Callable[..., Job]
 ) -> None:
