@@ -7,9 +7,12 @@ from understudy_operator.plan.facts.malformed import number_in
 from understudy_operator.plan.facts.quantities import bytes_in
 from understudy_operator.plan.facts.trainer import torchruns_nproc, workers_per_pod
 from understudy_operator.plan.injection.settings import LEAST_SLOW_RANK_PERCENT, MOST_SLOW_RANK_PERCENT
+from understudy_operator.plan.jobset.validation import describe_storage_path
 from understudy_protocol.command_words import program_of_ranks
 
 MAX_NODES = 64
+#: As on a cluster. The launcher accepts a little more.
+MOST_SNAPSHOT_EVERY, MOST_SNAPSHOT_PATH_EVERY = 100_000, 100_000_000
 #: More than any in-place budget of a cluster, because the user watches the run.
 RESTARTS = 1000
 
@@ -50,6 +53,9 @@ def checked(options: Options) -> Options:
     least_of["snapshot-path-every"], values["snapshot-path-every"] = 1, options.snapshot_path_every
     if options.snapshot_path and not options.snapshot_bytes:
         raise UsageError(f"--snapshot-path {options.snapshot_path}: add --snapshots SIZE, the memory for snapshots")
+    if problem := describe_storage_path(options.snapshot_path):
+        raise UsageError(f"--snapshot-path: the absolute path {problem}: choose another folder")
+    most_of = {"snapshot-every": MOST_SNAPSHOT_EVERY, "snapshot-path-every": MOST_SNAPSHOT_PATH_EVERY}
     if options.snapshot_copies is not None:
         least_of["snapshot-copies"], values["snapshot-copies"] = 0, options.snapshot_copies
         if options.snapshot_copies >= options.nodes:
@@ -60,6 +66,8 @@ def checked(options: Options) -> Options:
         number = values[name] if name in values else getattr(options, name)
         if number < least:
             raise UsageError(f"--{name} {number}: expected {least} or more")
+        if number > most_of.get(name, number):
+            raise UsageError(f"--{name} {number}: expected at most {most_of[name]}")
     percent = options.slow_rank_percent
     if percent and not LEAST_SLOW_RANK_PERCENT <= percent <= MOST_SLOW_RANK_PERCENT:
         expected = f"{LEAST_SLOW_RANK_PERCENT} to {MOST_SLOW_RANK_PERCENT}, or 0 if no rank counts as slow"

@@ -106,6 +106,16 @@ def test_torchrun_decides_about_the_workers_unless_an_option_does(
         (["--snapshot-every", "0", "--", "x"], "--snapshot-every 0: expected 1 or more"),
         (["--snapshot-path", "/s", "--", "x"], "--snapshot-path /s: add --snapshots SIZE, the memory for snapshots"),
         (["--snapshot-path-every", "0", "--", "x"], "--snapshot-path-every 0: expected 1 or more"),
+        (["--snapshot-every", "100001", "--", "x"], "--snapshot-every 100001: expected at most 100000"),
+        (
+            ["--snapshot-path-every", "100000001", "--", "x"],
+            "--snapshot-path-every 100000001: expected at most 1000000",
+        ),
+        (
+            ["--snapshots", "1Mi", "--snapshot-path", "/" + "\u00e9" * 500, "--", "x"],
+            "--snapshot-path: the absolute path is longer than 1000 bytes: choose another folder",
+        ),
+        (["--snapshots", "1Mi", "--snapshot-path", "/a\nb", "--", "x"], "contains a character that cannot be printed"),
         (["--snapshot-copies", "-1", "--", "x"], "--snapshot-copies -1: expected 0 or more"),
         (["--snapshot-copies", "2", "--", "x"], "--snapshot-copies 2: expected fewer than --nodes"),
         (["--", "deepspeed", "train.py"], "deepspeed starts several processes itself, so each worker would"),

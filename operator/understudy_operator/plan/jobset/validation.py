@@ -25,6 +25,10 @@ MOST_JOBS = 20_000
 SLOTS = 2
 #: That a launcher can pass to its sidecar: understudy_sidecar.copy_process.MAX_FILES.
 MOST_FILES = 250
+#: The launcher passes at most understudy_protocol.snapshot_files.LONGEST_STORAGE_PATH to the workers.
+MOST_PATH_BYTES = 1000
+#: Volumes that no two pods share.
+UNSHARED_VOLUMES = ("emptyDir", "ephemeral", "configMap", "secret", "downwardAPI", "projected", "image")
 
 
 @dataclass(frozen=True)
@@ -191,16 +195,50 @@ def _snapshot_storage(spec: JobSpec) -> Iterator[SpecError]:
     if spec.world is None or not spec.world.snapshot_path:
         return
     path = spec.world.snapshot_path
+    if problem := describe_storage_path(path):
+        yield SpecError(f"snapshots.storage.path: {problem}: choose another folder", changeable=True)
+        return
     for number, group in enumerate(spec.replicated_jobs):
-        containers = group.pod_template["spec"].get("containers") or ()
-        trainer: Mapping[str, Any] = next((x for x in containers if spec.world.container in ("", x["name"])), {})
-        mounted = [str(mount.get("mountPath", "")).rstrip("/") for mount in trainer.get("volumeMounts") or ()]
-        if group in spec.world.groups and not any(path == x or path.startswith(f"{x}/") for x in mounted):
-            yield SpecError(
-                f"snapshots.storage.path: {path} is on no volume of the trainer container in replicatedJobs[{number}]: "
-                "add a volume that all pods share, and mount it with volumeMounts at this path or at a folder above it",
-                changeable=True,
-            )
+        pod = group.pod_template["spec"]
+        trainer: Mapping[str, Any] = next(
+            (x for x in pod.get("containers") or () if spec.world.container in ("", x["name"])), {}
+        )
+        if group in spec.world.groups and (problem := _storage_mount_problem(path, trainer, pod, number)):
+            yield SpecError(f"snapshots.storage.path: {path} {problem}", changeable=True)
+
+
+def describe_storage_path(path: str) -> str:
+    """Why a launcher cannot use this folder for snapshots on storage; "" if it can."""
+    if not path.isprintable():
+        return "contains a character that cannot be printed"
+    return f"is longer than {MOST_PATH_BYTES} bytes" if len(path.encode()) > MOST_PATH_BYTES else ""
+
+
+def _storage_mount_problem(path: str, trainer: Mapping[str, Any], pod: Mapping[str, Any], number: int) -> str:
+    """Why the folder is on no volume that all pods share and can write; "" if it may be on one."""
+    mounts = [(str(mount.get("mountPath", "")).rstrip("/"), mount) for mount in trainer.get("volumeMounts") or ()]
+    above = [(at, mount) for at, mount in mounts if path == at or path.startswith(f"{at}/")]
+    if not above:
+        return (
+            f"is on no volume of the trainer container in replicatedJobs[{number}]: add a volume that all pods share, "
+            "and mount it with volumeMounts at this path or at a folder above it"
+        )
+    _, mount = max(above, key=lambda found: len(found[0]))
+    name = mount.get("name", "")
+    place = f"is on the volume {name} of replicatedJobs[{number}]"
+    if mount.get("readOnly"):
+        return (
+            f"{place}, which the trainer container mounts with readOnly: remove readOnly, because the workers write "
+            "there"
+        )
+    volume: Mapping[str, Any] = next((x for x in pod.get("volumes") or () if x.get("name") == name), {})
+    kind = next((kind for kind in UNSHARED_VOLUMES if kind in volume), "")
+    return (
+        f"{place}, and each pod has its own ({kind}): use a volume that all pods share, such as a "
+        "PersistentVolumeClaim with the access mode ReadWriteMany"
+        if kind
+        else ""
+    )
 
 
 def _of_others(copies: int) -> str:

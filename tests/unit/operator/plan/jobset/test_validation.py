@@ -1,5 +1,6 @@
 """The errors of a spec, with the field and the fix: at creation, and in the condition of an existing job."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -315,6 +316,58 @@ def test_snapshots_on_storage_are_on_a_volume_of_the_trainer(mounts: list[str], 
             "folder above it"
         ]
     )
+
+
+def storage_errors(
+    path: str, mounts: Sequence[Mapping[str, object]], volumes: Sequence[Mapping[str, object]]
+) -> list[str]:
+    template = {"spec": {"containers": [{"name": "trainer", "volumeMounts": mounts}], "volumes": volumes}}
+    job = a_job(pod_template=template, container="", snapshot_bytes=1 << 20, snapshot_path=path)
+    return [found.message for found in find_spec_errors(job.name, job.spec)]
+
+
+SHARED = {"name": "shared", "persistentVolumeClaim": {"claimName": "shared"}}
+OWN = {"name": "own", "emptyDir": {"medium": "Memory"}}
+
+
+@pytest.mark.parametrize("kind", ["emptyDir", "ephemeral", "configMap", "secret", "downwardAPI", "projected", "image"])
+def test_snapshots_on_storage_are_on_no_volume_that_each_pod_has_for_itself(kind: str):
+    """The ranks of the other pods would wait for five minutes in load(), and the round would fail, again and again."""
+    volume = {"name": "own", kind: {}}
+    mounts = [{"name": "own", "mountPath": "/ck"}]
+    assert storage_errors("/ck/snapshots", mounts, [volume]) == [
+        f"snapshots.storage.path: /ck/snapshots is on the volume own of replicatedJobs[0], and each pod has its own "
+        f"({kind}): use a volume that all pods share, such as a PersistentVolumeClaim with the access mode "
+        "ReadWriteMany"
+    ]
+
+
+def test_the_deepest_mount_has_the_snapshots_on_storage():
+    outer, inner = {"name": "shared", "mountPath": "/ck"}, {"name": "own", "mountPath": "/ck/fast/"}
+    assert storage_errors("/ck/snapshots", [outer, inner], [SHARED, OWN]) == []
+    assert "on the volume own" in storage_errors("/ck/fast", [outer, inner], [SHARED, OWN])[0]
+
+
+def test_snapshots_on_storage_are_on_no_mount_that_is_read_only():
+    mounts = [{"name": "shared", "mountPath": "/ck", "readOnly": True}]
+    assert storage_errors("/ck/snapshots", mounts, [SHARED]) == [
+        "snapshots.storage.path: /ck/snapshots is on the volume shared of replicatedJobs[0], which the trainer "
+        "container mounts with readOnly: remove readOnly, because the workers write there"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("/ck/" + "\u00e9" * 500, "is longer than 1000 bytes"),
+        ("/ck/a\nb", "contains a character that cannot be printed"),
+    ],
+)
+def test_a_launcher_accepts_the_path_of_snapshots_on_storage(path: str, problem: str):
+    """It would cut a longer path off, and restore from another folder than it writes to."""
+    mounts = [{"name": "shared", "mountPath": "/ck"}]
+    assert storage_errors(path, mounts, [SHARED]) == [f"snapshots.storage.path: {problem}: choose another folder"]
+    assert storage_errors("/ck/" + "\u00e9" * 498, mounts, [SHARED]) == []
 
 
 def test_a_launcher_can_pass_only_so_many_files():
