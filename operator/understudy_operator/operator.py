@@ -66,8 +66,8 @@ log = logging.getLogger(__name__)
 class Operator:
     """lease: namespace and name of the Lease that the replicas of a single shard share; None for a single replica.
     watches: the kinds that it watches itself. For all others the caller calls `on_watch_event`.
-    namespaces: the watched namespaces; empty: all.
-    shard: this operator ignores the objects of all other shards.
+    namespaces: the watched namespaces of all shards; empty: all.
+    shard: this operator ignores the objects of all other shards, and watches only its own ones of `namespaces`.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class Operator:
     ) -> None:
         self.store = Store(clock.steady, clock.wall)
         self._clock = clock
+        namespaces = shard.watched(namespaces)
         self._metrics = OperatorMetrics() if metrics is None else metrics
         faults = FaultSettings() if faults is None else faults
         self._read_node = NodeReader(faults.table)

@@ -17,6 +17,7 @@ from understudy_operator.metrics.operator_metrics import OperatorMetrics
 from understudy_operator.observe.resync import PATHS
 from understudy_operator.observe.store import Kind
 from understudy_operator.operator import Operator
+from understudy_operator.plan.leadership.shard import SINGLE_SHARD, Shard
 from understudy_operator.runtime.api import ApiError, Keep, ObjectList
 from understudy_operator.runtime.clock import Clock
 from understudy_operator.runtime.decoding import WatchEvent
@@ -109,7 +110,12 @@ class Running:
 
 
 @asynccontextmanager
-async def running(api: ClusterApi, lease: tuple[str, str] | None = None) -> AsyncIterator[Running]:
+async def running(
+    api: ClusterApi,
+    lease: tuple[str, str] | None = None,
+    namespaces: tuple[str, ...] = (),
+    shard: Shard = SINGLE_SHARD,
+) -> AsyncIterator[Running]:
     loop, metrics = asyncio.get_running_loop(), OperatorMetrics()
     operator = Operator(
         lambda _: api,
@@ -120,7 +126,9 @@ async def running(api: ClusterApi, lease: tuple[str, str] | None = None) -> Asyn
         Clock(steady=loop.time),
         network_rules=NO_RULES,
         watches=Kind,
+        namespaces=namespaces,
         metrics=metrics,
+        shard=shard,
     )
     operator.start()
     try:

@@ -38,6 +38,12 @@ class Shard:
         chosen = self._chosen.get(namespace)
         return (shard_of(namespace, self.count) if chosen is None else chosen) == self.index
 
+    def watched(self, namespaces: tuple[str, ...]) -> tuple[str, ...]:
+        """Of the operator's watched namespaces, those of this shard. Empty: all, as in `namespaces`. So a shard that
+        owns none of them watches one, and ignores its objects.
+        """
+        return tuple(filter(self.owns, namespaces)) or namespaces[:1]
+
     def lease_name(self, base: str) -> str:
         """base: the name of the Lease of a single shard."""
         return base if self.count == 1 else f"{base}-{self.index}-of-{self.count}"

@@ -45,6 +45,17 @@ def test_a_listed_namespace_belongs_to_the_chosen_shard_and_all_others_to_that_o
     assert owners == {"team-a": [False, True], "team-b": [True, False], "team-c": [False, True]}
 
 
+def test_a_shard_watches_only_its_own_namespaces_of_a_list():
+    shards = [Shard(index, 2, "team-c=0") for index in range(2)]
+    listed = ("team-a", "team-b", "team-c", "default")
+    assert [shard.watched(listed) for shard in shards] == [("team-a", "team-b", "team-c"), ("default",)]
+    # without a list: all
+    assert [shard.watched(()) for shard in shards] == [(), ()]
+    # an empty list would mean all namespaces
+    assert [shard.watched(("team-b", "team-a")) for shard in shards] == [("team-b", "team-a"), ("team-b",)]
+    assert Shard().watched(listed) == listed
+
+
 def test_another_list_is_another_layout():
     shard = Shard(0, 2, "team-a=1")
     # the other shard of the same layout
