@@ -171,6 +171,25 @@ def test_a_listed_namespace_needs_a_shard_that_exists():
     assert "operator.shardNamespaces.team-a is 2, and operator.shards is 2: use a number below it" in answer.stderr
 
 
+def test_a_listed_namespace_is_one_that_the_operator_watches():
+    """Otherwise a misspelled name would have no effect."""
+    answer = template("watchNamespaces={team-a,team-b}", "operator.shards=2", "operator.shardNamespaces.taem-a=1")
+    assert answer.returncode != 0
+    assert (
+        "operator.shardNamespaces names taem-a, which is not in watchNamespaces: correct or remove it" in answer.stderr
+    )
+    assert items("watchNamespaces={team-a,team-b}", "operator.shards=2", "operator.shardNamespaces.team-a=1")
+
+
+def test_the_list_fits_into_a_variable_of_the_container():
+    """The kernel starts no process with a variable of more than 128 KiB."""
+    names = [f"operator.shardNamespaces.{'n' * 59}{number:04}=1" for number in range(1001)]
+    answer = template("operator.shards=2", ",".join(names))
+    assert answer.returncode != 0
+    assert "maxProperties" in answer.stderr, answer.stderr
+    assert template("operator.shards=2", ",".join(names[1:])).returncode == 0
+
+
 def test_no_shard_selects_the_pods_of_another_one():
     deployments = deployments_of_operator("operator.shards=3")
     budgets = [document for document in items("operator.shards=3") if document["kind"] == "PodDisruptionBudget"]

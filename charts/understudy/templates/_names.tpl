@@ -33,6 +33,9 @@ number of shards has another name, so Helm replaces all of them if the number ch
 {{- if ge (int $index) $count -}}
 {{- fail (printf "operator.shardNamespaces.%s is %d, and operator.shards is %d: use a number below it, because the first shard is 0." $namespace (int $index) $count) -}}
 {{- end -}}
+{{- if and $.Values.watchNamespaces (not (has $namespace $.Values.watchNamespaces)) -}}
+{{- fail (printf "operator.shardNamespaces names %s, which is not in watchNamespaces: correct or remove it." $namespace) -}}
+{{- end -}}
 {{- $listed = append $listed (printf "%s=%d" $namespace (int $index)) -}}
 {{- end -}}
 {{- $listed = join "," $listed -}}
