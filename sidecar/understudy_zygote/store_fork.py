@@ -24,7 +24,10 @@ def serve(control: socket.socket) -> None:
             answer["port"] = tcp_store.port
         except Exception as error:  # noqa: BLE001 - no free port: rank 0 serves the store
             answer["why"] = f"{type(error).__name__}: {error}"
-    control.send(json.dumps(answer).encode())
+    try:
+        control.send(json.dumps(answer).encode())
+    except OSError:  # the launcher has ended
+        os._exit(0)
     control.close()
     while tcp_store is not None:
         signal.pause()
