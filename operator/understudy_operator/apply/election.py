@@ -136,20 +136,33 @@ class Election:
         leases = {raw["metadata"]["name"]: _read(raw) for raw in listed.items}
         held = self._others.held_lease(leases, requested_at, now)
         if held and held != self._reported:
-            log.warning(
-                "the lease %s/%s is held, and its operator has another number of shards than this one, or another list "
-                "of namespaces. This replica waits until that operator has stopped. If it does not stop, delete the "
-                "Deployment %s",
-                self._namespace,
-                held,
-                held,
-            )
+            self._warn(held)
         self._reported = held
         self._candidate.on_other_leases_read(is_one_held=bool(held), now=now)
         if self._candidate.leads(now):
             for name, lease in leases.items():
                 if lease.holder:  # and it has expired
                     await self._release_expired(name, lease)
+
+    def _warn(self, held: str) -> None:
+        """A Lease and its Deployment have the same name."""
+        if self._shard.has_lease_name(self._base, held):
+            log.warning(
+                "the lease %s/%s is held by a pod with another list of namespaces than this one. This replica waits "
+                "until the rolling update has replaced that pod: kubectl -n %s rollout status deployment/%s",
+                self._namespace,
+                held,
+                self._namespace,
+                held,
+            )
+            return
+        log.warning(
+            "the lease %s/%s is held, and its operator has another number of shards than this one. This replica waits "
+            "until that operator has stopped. If it does not stop, delete the Deployment %s",
+            self._namespace,
+            held,
+            held,
+        )
 
     def _of_other_layout(self, raw: Raw) -> Raw | None:
         metadata = raw["metadata"]

@@ -48,6 +48,10 @@ class Shard:
         """base: the name of the Lease of a single shard."""
         return base if self.count == 1 else f"{base}-{self.index}-of-{self.count}"
 
+    def has_lease_name(self, base: str, lease: str) -> bool:
+        """Whether that is the name of the Lease of a shard of a layout with the same number of shards."""
+        return lease in {Shard(index, self.count).lease_name(base) for index in range(self.count)}
+
     def is_of_other_layout(self, base: str, lease: str, listed: str) -> bool:
         """Whether the Lease of that name and list is that of a shard of another layout."""
         match = re.fullmatch(rf"{re.escape(base)}(?:-[0-9]+-of-([0-9]+))?", lease)

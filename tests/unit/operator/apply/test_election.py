@@ -252,7 +252,9 @@ async def test_a_leader_leads_even_if_it_may_not_release_an_expired_lease(caplog
 
 
 @in_virtual_time
-async def test_a_shard_with_another_list_of_namespaces_waits_until_all_shards_of_the_old_list_have_stopped():
+async def test_a_shard_with_another_list_of_namespaces_waits_until_all_shards_of_the_old_list_have_stopped(
+    caplog: pytest.LogCaptureFixture,
+):
     server = Server()
     old_shard, new_shard = Shard(0, 2, "team-a=1"), Shard(1, 2, "team-a=0")
     async with running(server, "old", shard=old_shard) as (old,), running(server, "new", shard=new_shard) as (new,):
@@ -260,6 +262,13 @@ async def test_a_shard_with_another_list_of_namespaces_waits_until_all_shards_of
         (first, second) = (old, new) if old.acts else (new, old)
         await asyncio.sleep(60.0)
         assert (first.acts, second.acts) == (True, False)
+        # then the log does not recommend to delete a Deployment, because that of the new list has the same name
+        name = "operator-0-of-2" if first is old else "operator-1-of-2"
+        lines = [entry for entry in caplog.messages if entry.startswith(f"the lease system/{name} is held")]
+        assert lines
+        for line in lines:
+            assert "by a pod with another list of namespaces" in line
+            assert line.endswith(f"kubectl -n system rollout status deployment/{name}")
         await first.stop()
         await first.election.release()
         await until(lambda: second.acts)
