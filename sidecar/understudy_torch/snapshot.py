@@ -44,6 +44,8 @@ __all__ = [
 ]
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
+#: With its sign 255 bytes: torch.load(weights_only=True) restores no longer ones.
+MOST_INT_BITS = 2039
 _ZIP = b"PK"  # how the output of torch.save begins
 
 
@@ -162,6 +164,8 @@ def _mapped(value: Any, visit: "Callable[[torch.Tensor, str], torch.Tensor]", pa
     import torch
 
     kind = type(value)
+    if kind is int and value.bit_length() > MOST_INT_BITS:
+        raise UnsuitableState(f"{path} is a number of {value.bit_length()} bits: torch.load restores {MOST_INT_BITS}")
     if kind in _PLAIN or kind in (torch.Size, torch.dtype, torch.device):
         return value
     if kind in (torch.Tensor, torch.nn.Parameter) or _is_dtensor(value):
@@ -227,9 +231,11 @@ def _checked(tensor: "torch.Tensor", path: str) -> "torch.Tensor":
 
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         raise UnsuitableState(f"the shard of {path} is a {type(tensor).__qualname__}: expected a tensor")
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
-        raise UnsuitableState(
-            f"{path} is a tensor of the layout {tensor.layout} on {tensor.device}: expected a strided tensor with "
-            "values"
-        )
+    kind = ""
+    if tensor.layout is not torch.strided:
+        kind = str(tensor.layout)
+    elif tensor.is_nested or tensor.is_quantized or tensor.is_meta:
+        kind = "nested" if tensor.is_nested else "quantized" if tensor.is_quantized else "meta"
+    if kind:
+        raise UnsuitableState(f"{path} is a {kind} tensor: expected a dense tensor with values")
     return tensor

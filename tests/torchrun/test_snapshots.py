@@ -251,12 +251,28 @@ class Custom:
     [
         (lambda torch: {"a": [Custom()]}, "state['a'][0] is a"),
         (lambda torch: {("a", "b"): 1}, "state has the key ('a', 'b')"),
-        (lambda torch: {"a": torch.zeros(2, 2).to_sparse()}, "state['a'] is a tensor of the layout torch.sparse_coo"),
-        (lambda torch: {"a": torch.zeros(2, device="meta")}, "on meta: expected a strided tensor with values"),
+        (
+            lambda torch: {"a": torch.zeros(2, 2).to_sparse()},
+            "state['a'] is a torch.sparse_coo tensor: expected a dense",
+        ),
+        (lambda torch: {"a": torch.zeros(2, device="meta")}, "is a meta tensor: expected a dense tensor with values"),
+        (lambda torch: {"a": torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])}, "is a nested tensor"),
+        (lambda torch: {"a": torch.quantize_per_tensor(torch.zeros(2), 0.1, 0, torch.qint8)}, "is a quantized tensor"),
+        (lambda torch: {"a": 1 << 2039}, "state['a'] is a number of 2040 bits"),
         (lambda torch: {"a": torch.zeros(2).numpy()}, "use tensor.tolist() or torch.from_numpy"),
     ],
-    ids=["an object", "a key", "a sparse tensor", "a meta tensor", "an array"],
+    ids=[
+        "an object",
+        "a key",
+        "a sparse tensor",
+        "a meta tensor",
+        "a nested tensor",
+        "a quantized tensor",
+        "a huge number",
+        "an array",
+    ],
 )
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch warns of the kinds of tensors
 def test_a_state_that_cannot_be_restored_fails_its_save_with_its_place(
     rounds: Rounds,
     worker: Callable[[], None],
