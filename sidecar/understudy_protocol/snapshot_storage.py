@@ -6,7 +6,9 @@
 
 Rules: a snapshot counts once all of its ranks have their files. Its name has the round that saved it, so a process of a
 replaced round overwrites nothing of a newer one. The worker of rank 0 chooses, and the workers of the other ranks wait
-for its choice: else two looks at a folder that changes could give two steps. The standard library alone.
+for its choice: else two looks at a folder that changes could give two steps. The coordinator reports steps that are
+suspect, because rounds have failed soon after them. It does not know which snapshot on storage a round has restored. So
+the choice of a round also records this for the next ones. The standard library alone.
 """
 
 import contextlib
@@ -25,6 +27,8 @@ _NAME = re.compile(r"(\d{10,})\.(\d{10,})\.(\d{10,})-(\d+)-of-(\d+)", re.ASCII)
 _CHOICE = "choice-"
 _CHOICE_NAME = re.compile(r"choice-(\d+)\.(\d+)\.(\d+)(?:\.new)?", re.ASCII)
 _POLL_S = 0.05
+#: A training that fails again within so many steps of the suspect one has got no further.
+_SAME_STEPS = 3
 WAIT_S = 300.0
 _LOG_AFTER_S = 10.0
 
@@ -54,15 +58,34 @@ class StorageChoice:
     reason: str = ""
 
 
+@dataclass(frozen=True)
+class _Suspicion:
+    """Since the round `token`, snapshots of the step before_step or newer ones do not count, unless this round or a
+    later one has saved them. suspect_step: as the coordinator has reported it. restored: by that round.
+    """
+
+    token: RoundToken
+    before_step: int
+    suspect_step: int
+    restored: Optional[int]
+
+
 def stored_steps(folder: str) -> list[StoredStep]:
     """Newest first, also incomplete ones. Raises OSError."""
     found = []
     for name in os.listdir(folder):
-        match = _NAME.fullmatch(name)
-        if match is not None:
-            epoch, term, number, step, ranks = map(int, match.groups())
-            found.append(StoredStep(SavedStep(RoundToken(epoch, term, number), step), ranks))
+        stored = _stored_step(name)
+        if stored is not None:
+            found.append(stored)
     return sorted(found, reverse=True)
+
+
+def _stored_step(name: str) -> Optional[StoredStep]:
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    epoch, term, number, step, ranks = map(int, match.groups())
+    return StoredStep(SavedStep(RoundToken(epoch, term, number), step), ranks)
 
 
 def is_complete(folder: str, stored: StoredStep) -> bool:
@@ -74,8 +97,12 @@ def is_complete(folder: str, stored: StoredStep) -> bool:
     return all(str(rank) in names for rank in range(stored.world_size))
 
 
-def choose(folder: str, world_size: int, before_step: Optional[int]) -> StorageChoice:
-    """The newest complete snapshot. before_step: only of an older step; None: of any. Raises OSError."""
+def choose(
+    folder: str, world_size: int, before_step: Optional[int], since: Optional[RoundToken] = None
+) -> StorageChoice:
+    """The newest complete snapshot. before_step: only of an older step, or saved by the round `since` or a later one;
+    None: of any step. Raises OSError.
+    """
     steps = stored_steps(folder)
     if not steps:
         return StorageChoice("", f"{folder} has no snapshot")
@@ -86,7 +113,11 @@ def choose(folder: str, world_size: int, before_step: Optional[int]) -> StorageC
     complete = [x for x in of_this_size if is_complete(folder, x)]
     if not complete:
         return StorageChoice("", f"no snapshot in {folder} has the files of all {world_size} ranks")
-    older = [x for x in complete if before_step is None or x.saved.step < before_step]
+    older = [
+        x
+        for x in complete
+        if before_step is None or x.saved.step < before_step or (since is not None and x.saved.token >= since)
+    ]
     if not older:
         return StorageChoice("", f"no complete snapshot in {folder} is older than step {before_step}")
     return StorageChoice(older[0].name)
@@ -100,9 +131,8 @@ def agreed_choice(
     try:
         _check_folder(folder)
         if rank == 0:
-            choice = choose(folder, world_size, before_step)
-            if world_size > 1:
-                _publish(path, choice, token)
+            choice, suspicion = _choose(folder, token, world_size, before_step)
+            _publish(path, choice, token, suspicion)
             return choice
         return _wait_for(path, log)
     except OSError as error:
@@ -121,11 +151,55 @@ def _check_folder(folder: str) -> None:
         raise OSError(errno.EACCES, "the workers cannot write there")
 
 
-def _publish(path: str, choice: StorageChoice, token: RoundToken) -> None:
+def _choose(
+    folder: str, token: RoundToken, world_size: int, suspect_step: Optional[int]
+) -> "tuple[StorageChoice, Optional[_Suspicion]]":
+    """The choice of this round, and which snapshots are suspect from now on. suspect_step: as the coordinator reports
+    it. Raises OSError.
+    """
+    before = _last_suspicion(folder, token)
+    if suspect_step is None and before is None:
+        return choose(folder, world_size, None), None
+    if suspect_step is None:
+        assert before is not None
+        choice = choose(folder, world_size, before.before_step, before.token)
+        stored = _stored_step(choice.name)
+        return choice, before if stored is None or stored.saved.token < before.token else None
+    before_step = suspect_step
+    if before is not None and suspect_step <= before.suspect_step + _SAME_STEPS:
+        before_step = min(before_step, before.before_step if before.restored is None else before.restored)
+    choice = choose(folder, world_size, before_step)
+    stored = _stored_step(choice.name)
+    return choice, _Suspicion(token, before_step, suspect_step, None if stored is None else stored.saved.step)
+
+
+def _last_suspicion(folder: str, token: RoundToken) -> Optional[_Suspicion]:
+    """That the newest choice of an older round has recorded."""
+    found = [(RoundToken(*map(int, match.groups())), name) for name in os.listdir(folder) if (match := _choice(name))]
+    older = [(of_round, name) for of_round, name in found if of_round < token]
+    if not older:
+        return None
+    try:
+        with open(os.path.join(folder, max(older)[1]), encoding="utf-8") as file:
+            of_round, before_step, suspect_step, restored = json.load(file)["suspicion"]
+        return _Suspicion(RoundToken(*of_round), before_step, suspect_step, restored)
+    except (FileNotFoundError, ValueError, TypeError, KeyError):  # it has none
+        return None
+
+
+def _choice(name: str) -> "Optional[re.Match[str]]":
+    return None if name.endswith(".new") else _CHOICE_NAME.fullmatch(name)
+
+
+def _publish(path: str, choice: StorageChoice, token: RoundToken, suspicion: Optional[_Suspicion]) -> None:
     """And remove the choices of older rounds. A process of a replaced round removes none of a newer one."""
     folder = os.path.dirname(path)
     with open(f"{path}.new", "w", encoding="utf-8") as file:
-        json.dump({"name": choice.name, "reason": choice.reason}, file)
+        recorded = None
+        if suspicion is not None:
+            of_round = (suspicion.token.epoch, suspicion.token.term, suspicion.token.round)
+            recorded = (of_round, suspicion.before_step, suspicion.suspect_step, suspicion.restored)
+        json.dump({"name": choice.name, "reason": choice.reason, "suspicion": recorded}, file)
     os.replace(f"{path}.new", path)
     for name in os.listdir(folder):
         match = _CHOICE_NAME.fullmatch(name)

@@ -64,6 +64,47 @@ def test_a_suspect_step_and_newer_ones_are_not_restored(tmp_path: Path) -> None:
     )
 
 
+def names_of(folder: Path, *suspects: int | None, ranks: int = 2) -> list[str]:
+    """The snapshots that consecutive rounds from 7.1.4 on restore. suspects: before_step of each."""
+    tokens = [RoundToken(7, 1, 4 + number) for number in range(len(suspects))]
+    chosen = [
+        agreed_choice(str(folder), token, 0, ranks, suspect, silent)
+        for token, suspect in zip(tokens, suspects, strict=True)
+    ]
+    return [choice.name for choice in chosen]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_snapshot_after_which_the_training_fails_at_the_same_step_again_is_suspect_too(
+    tmp_path: Path, ranks: int
+) -> None:
+    """Its state may be wrong as well: each failure would restore it again."""
+    older, newer = FIRST.replace("of-2", f"of-{ranks}"), SECOND.replace("of-2", f"of-{ranks}")
+    for name in (older, newer):
+        store(tmp_path, name, "0", "1")
+    # given a state that is wrong from step 1990 on, and fails at step 2013
+    assert names_of(tmp_path, 2012, 2011, 2012, 2012, ranks=ranks) == [newer, older, "", ""]
+
+
+def test_a_snapshot_after_which_the_training_gets_further_is_not_suspect(tmp_path: Path) -> None:
+    store(tmp_path, FIRST, "0", "1")
+    store(tmp_path, SECOND, "0", "1")
+    assert names_of(tmp_path, 2012, 2500) == [SECOND, SECOND]
+    assert names_of(tmp_path, None, 2500) == [SECOND, SECOND]
+
+
+def test_a_suspect_step_stays_so_for_the_next_rounds(tmp_path: Path) -> None:
+    store(tmp_path, FIRST, "0", "1")
+    store(tmp_path, SECOND, "0", "1")
+    # given a round that restores an older step, and then others that find nothing in memory
+    assert names_of(tmp_path, 2000, None, None) == [FIRST, FIRST, FIRST]
+    # when the training has stored a snapshot since, then this one counts, whatever its step
+    since = "0000000007.0000000001.0000000006-2100-of-2"
+    store(tmp_path, since, "0", "1")
+    later = [RoundToken(7, 1, number) for number in (8, 9)]
+    assert [agreed_choice(str(tmp_path), token, 0, 2, None, silent).name for token in later] == [since, since]
+
+
 def test_a_folder_without_snapshots_gives_the_reason(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     assert choose(str(tmp_path), 2, None) == StorageChoice("", f"{tmp_path} has no snapshot")
