@@ -209,6 +209,7 @@ class Counted:
 
     def __init__(self) -> None:
         self.count, self._plan = 0, reconcile
+        self.operator: Operator | None = None  # once it has started
 
     def __call__(self, *given: Any) -> Any:
         self.count += 1
@@ -226,6 +227,7 @@ async def idle_cluster(cluster: Cluster, idle_s: float) -> AsyncIterator[Counted
         watches = (Kind.POD, Kind.NODE)
         operator = Operator(lambda _: cluster, KEYRING, IMAGE, None, "bench", Clock(), watches=watches)
         operator.start()
+        counted.operator = operator
         try:
             # Without a cause each job is reconciled every 30 s.
             before, jobs = 0, len(cluster.coordination)

@@ -206,7 +206,7 @@ class Operator:
     def _enqueue_for(self, kind: Kind, event_type: str | None, raw: Raw, before: Node | None, *, echo: bool) -> None:
         """raw: the object as the store had it, or its current state."""
         if kind is Kind.NODE:
-            self._on_node_change(before, self.store.fact(kind, key_of(raw), self._read_node))
+            self._on_node_change(key_of(raw)[1], before, self.store.fact(kind, key_of(raw), self._read_node))
         elif kind in (Kind.JOB, Kind.INJECTED):
             if not echo:  # of our own write, whose answer is in the store: the worker knows it
                 self._enqueue(key_of(raw))
@@ -223,12 +223,14 @@ class Operator:
                 if event_type != "DELETED" and self._acts and self.synced:
                     self._injection.on_pod(raw)
 
-    def _on_node_change(self, before: Node | None, node: Node | None) -> None:
-        """A heartbeat triggers no reconcile. A label triggers only jobs whose spares are chosen by it."""
+    def _on_node_change(self, name: str, before: Node | None, node: Node | None) -> None:
+        """A heartbeat triggers no reconcile. A label triggers only jobs whose spares are chosen by it. Any other change
+        triggers the jobs that the node may concern, which are few of thousands.
+        """
         if before == node:
             return
         if before is None or node is None or replace(before, labels=node.labels) != node:
-            self._enqueue_all()
+            self._enqueue_all(name)
             return
         for key, worker in self._workers.items():
             with self._contain_errors(job_kind(key), key):
@@ -346,16 +348,16 @@ class Operator:
     def _forget_pool(self, key: Key) -> None:
         self._pool_workers.pop(key, None)
 
-    def _enqueue_all(self) -> None:
-        for kind in (Kind.JOB, Kind.INJECTED):
-            for raw in self.store.all(kind):
-                with self.store.contain_errors(kind, raw):
-                    self._enqueue(key_of(raw))
+    def _enqueue_all(self, node: str = "") -> None:
+        """node: the change of which causes it. Jobs that it does not concern are not enqueued."""
+        in_store = [key_of(raw) for kind in (Kind.JOB, Kind.INJECTED) for raw in self.store.all(kind)]
         if self._acts and self.synced:
             self._injection.check_all_pods()
-        for key in list(self._workers):
-            with self._contain_errors(job_kind(key), key):
-                self._enqueue(key)
+        for key in dict.fromkeys([*in_store, *self._workers]):
+            worker = self._workers.get(key)
+            if worker is None or not node or worker.is_concerned_by(node):
+                with self._contain_errors(job_kind(key), key):
+                    self._enqueue(key)
         pools = {key_of(raw) for raw in self.store.all(Kind.POOL)} | set(self._pool_workers)
         for pool in pools | set(self.store.pools_of_pods()):
             with self._contain_errors(Kind.POOL, pool):

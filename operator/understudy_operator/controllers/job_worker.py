@@ -6,6 +6,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from understudy_operator.apply.adoption_link import Adopter, AdoptionKeys
 from understudy_operator.apply.coordinator_link import CoordinatorLink
@@ -21,7 +22,7 @@ from understudy_operator.observe.read_injected import read_injected
 from understudy_operator.observe.read_node import NodeReader, read_node
 from understudy_operator.observe.read_pool import split, view_of
 from understudy_operator.observe.store import Key, Kind, OwnerKey, Raw, Store, job_kind
-from understudy_operator.plan.facts.cluster_objects import ChildJob, Node
+from understudy_operator.plan.facts.cluster_objects import ChildJob, Node, Pod
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.observed import TERMINAL_STATES, Coordination, Observed
@@ -122,14 +123,23 @@ class JobWorker:
         self._link_of = ""  # the membership for which the link was created
         self._secret_writes = SecretWrites()
         self._topology_key = ""  # of the spares
+        self._concerned_by: frozenset[str] | None = None  # names of nodes; None: any node may concern the job
         self._checked_generation = 0  # the generation whose templates passed the dry run
         self._metrics.supervises(LINES)
         supervisor = TaskSupervisor(self._metrics) if supervisor is None else supervisor
         log_context = {"namespace": key[0], "job": key[1]}
-        self.loop = ReconcileLoop(f"job {'/'.join(key)}", self._reconcile, log_context, supervisor, RECONCILES)
+        on_begin = partial(self._metrics.waited, kind_at(key))
+        name = f"job {'/'.join(key)}"
+        self.loop = ReconcileLoop(name, self._reconcile, log_context, supervisor, RECONCILES, on_begin)
 
     def enqueue(self) -> None:
         self.loop.enqueue()
+
+    def is_concerned_by(self, node: str) -> bool:
+        """Whether a change of that node, other than of its labels, concerns the job at once. For any other node, the
+        next reconcile, which comes within 30 s, only updates status.avoidedNodes.
+        """
+        return self._concerned_by is None or node in self._concerned_by
 
     def is_concerned(self, before: Node, node: Node) -> bool:
         """Whether that change of a node's labels concerns the job: only the topology key of its spares does."""
@@ -263,6 +273,7 @@ class JobWorker:
         service = self._owned_object(Kind.SERVICE, job, coordinator_service_name(job.name))
         address = "" if service is None else str(service.get("spec", {}).get("clusterIP", ""))
         pods, claimed = split(self._store.facts_of_job(Kind.POD, _owner(job), read_pod), job.uid)
+        self._concerned_by = None if claimed else concerning_nodes(job, pods)
         return Observed(
             job=job,
             pods=pods,
@@ -451,6 +462,17 @@ class JobWorker:
             if unfollow.end is not None:
                 await link.end(unfollow.end)
             await link.close()
+
+
+def concerning_nodes(job: Job, pods: Sequence[Pod]) -> frozenset[str] | None:
+    """The nodes of a job that runs and waits for nothing. None: it may wait for any node, or for a pool's spare on it.
+    Also None for a job without a launcher or with Jobs besides its world: the operator does not see all of their pods.
+    """
+    world = None if job.injected is not None else job.spec.world
+    nodes = frozenset(pod.node for pod in pods)
+    if world is None or world.pool or len(world.groups) < len(job.spec.replicated_jobs):
+        return None
+    return nodes if job.status.phase == "Running" and pods and "" not in nodes else None
 
 
 def _owner(job: Job) -> OwnerKey:

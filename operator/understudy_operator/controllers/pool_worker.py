@@ -7,6 +7,7 @@ import logging
 import secrets
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from functools import partial
 
 from understudy_operator.apply.executor import Executor
 from understudy_operator.controllers.reconcile_loop import CONFLICT_S, ReconcileLoop, ReconcileResult
@@ -71,7 +72,9 @@ class PoolWorker:
         self._outbox = executor.outbox()
         supervisor = TaskSupervisor(self._metrics) if supervisor is None else supervisor
         log_context = {"namespace": key[0], "pool": key[1]}
-        self.loop = ReconcileLoop(f"pool {'/'.join(key)}", self._reconcile, log_context, supervisor, RECONCILES)
+        on_begin = partial(self._metrics.waited, POOL_KIND)
+        name = f"pool {'/'.join(key)}"
+        self.loop = ReconcileLoop(name, self._reconcile, log_context, supervisor, RECONCILES, on_begin)
 
     def enqueue(self) -> None:
         self.loop.enqueue()

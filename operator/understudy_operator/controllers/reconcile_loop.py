@@ -43,6 +43,7 @@ class ReconcileResult:
 class ReconcileLoop:
     """reconcile: one reconcile; None if nothing is left to reconcile, which ends the loop. The loop begins enqueued.
     log_context: the fields of its log lines. shown: the task name under which the supervisor reports all such loops.
+    on_begin: called when a reconcile begins, with the seconds since the enqueue that caused it.
     """
 
     def __init__(
@@ -52,9 +53,10 @@ class ReconcileLoop:
         log_context: Mapping[str, str],
         supervisor: TaskSupervisor,
         shown: str,
+        on_begin: Callable[[float], None] = lambda _: None,
     ) -> None:
         self._name, self._reconcile, self._log_context = name, reconcile, log_context
-        self._queued = asyncio.Event()
+        self._on_begin, self._queued, self._queued_at = on_begin, asyncio.Event(), 0.0
         self._runs, self._is_last = False, False
         #: A second loop for a job of the same name may start before the first has ended.
         self._supervisor, self._supervised_as = supervisor, f"{name} #{next(_NUMBERS)}"
@@ -67,6 +69,8 @@ class ReconcileLoop:
         return self._supervisor.task(self._supervised_as)
 
     def enqueue(self) -> None:
+        if not self.is_queued:
+            self._queued_at = asyncio.get_running_loop().time()
         self._queued.set()
 
     @property
@@ -99,6 +103,8 @@ class ReconcileLoop:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(requeue_after_s):
                     await self._queued.wait()
+            if self.is_queued:
+                self._on_begin(asyncio.get_running_loop().time() - self._queued_at)
             self._queued.clear()
             try:
                 result = await self._run_one()

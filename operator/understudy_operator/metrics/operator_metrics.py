@@ -106,8 +106,15 @@ class OperatorMetrics:
             "else Bug.",
             ("kind", "error"),
         )
+        self._queue_s = book.histogram(
+            "understudy_queue_seconds",
+            "Time from the first change after a reconcile has begun until the next reconcile of that object begins.",
+            ("kind",),
+            RECONCILE_S,
+        )
         for kind in KINDS:
             self._reconciles.labels(kind)
+            self._queue_s.labels(kind)
             for error in (TROUBLE, BUG):
                 self._errors.labels(kind, error)
         self._requests = book.counter(
@@ -160,6 +167,10 @@ class OperatorMetrics:
             self._errors.labels(kind, TROUBLE if isinstance(error, trouble) else BUG).inc()
             raise
         self._reconciles.labels(kind).observe(time.monotonic() - began)
+
+    def waited(self, kind: str, seconds: float) -> None:
+        """A reconcile begins that an enqueue has caused so long ago."""
+        self._queue_s.labels(kind).observe(seconds)
 
     def watches(self, resource: str) -> None:
         """Called for each watch, so its series begin at 0."""

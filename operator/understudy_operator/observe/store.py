@@ -135,7 +135,7 @@ class Store:
         self._of_pool: dict[Key, set[Key]] = {}  # pods
         self._in_namespace: dict[tuple[Kind, str], set[Key]] = {}
         self._facts_of_job: dict[tuple[Kind, OwnerKey], tuple[Any, ...]] = {}  # until one of them changes
-        self._nodes: NodeMap | None = None  # until a node changes
+        self._nodes, self._unmapped = NodeMap(), set[Key]()  # the nodes that were written since `nodes` was called
         self._removed: dict[Kind, dict[str, float]] = {kind: {} for kind in Kind}  # uids, until a later list
         self._malformed: dict[Kind, dict[Key, MalformedObject]] = {kind: {} for kind in Kind}
         self._logged: dict[Kind, dict[Key, tuple[str, str]]] = {kind: {} for kind in Kind}  # uid, message
@@ -280,9 +280,20 @@ class Store:
             self._log.warn(key[0], f"{kind.value} {key[0]}/{key[1]} is malformed: {message}")
 
     def nodes(self, reader: Callable[[Raw], Node]) -> NodeMap:
-        """All nodes by name: one shared mapping until a node changes."""
-        if self._nodes is None:
-            self._nodes = NodeMap((node.name, node) for node in self.facts(Kind.NODE, reader))
+        """All nodes by name: one shared mapping until the fact of a node changes. A heartbeat changes no fact, so the
+        next reconcile does not read all nodes.
+        """
+        facts = {key[1]: self.fact(Kind.NODE, key, reader) for key in self._unmapped}
+        self._unmapped.clear()
+        changed = {name: fact for name, fact in facts.items() if fact != self._nodes.get(name)}
+        if changed:
+            nodes = NodeMap(self._nodes)  # reconciles in threads may still read the previous one
+            for name, fact in changed.items():
+                if fact is None:
+                    del nodes[name]
+                else:
+                    nodes[name] = fact
+            self._nodes = nodes
         return self._nodes
 
     def unread_of_job(self, kind: Kind, job: OwnerKey) -> list[Key]:
@@ -336,7 +347,7 @@ class Store:
         if pool is not None:
             self._of_pool.setdefault(pool, set()).add(key)
         if kind is Kind.NODE:
-            self._nodes = None
+            self._unmapped.add(key)
         for owner in owners:
             self._of_job.setdefault((kind, owner), set()).add(key)
             self._facts_of_job.pop((kind, owner), None)
@@ -354,8 +365,10 @@ class Store:
 
     def _forget(self, kind: Kind, key: Key) -> None:
         entry = self._entries[kind].pop(key, None)
-        if kind is Kind.NODE:
-            self._nodes = None
+        if kind is Kind.NODE and key[1] in self._nodes:
+            self._unmapped.add(key)
+        elif kind is Kind.NODE:
+            self._unmapped.discard(key)  # a replica that does not lead never calls `nodes`
         if entry is None:
             return
         self._memory.release(key[0], entry.memory)

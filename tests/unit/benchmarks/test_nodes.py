@@ -42,14 +42,34 @@ def _is_not_ready(raw: Raw) -> None:
     next(x for x in raw["status"]["conditions"] if x["type"] == "Ready")["status"] = "Unknown"
 
 
-@pytest.mark.parametrize("change", [_moves_to_another_rack, _is_not_ready])
-async def test_the_topology_key_of_the_spares_and_a_node_that_is_not_ready_enqueue_all_jobs(
-    change: Callable[[Raw], None],
+@pytest.mark.parametrize(("change", "jobs"), [(_moves_to_another_rack, JOBS), (_is_not_ready, 1)])
+async def test_the_topology_key_of_the_spares_enqueues_all_jobs_and_a_node_that_is_not_ready_those_with_pods_on_it(
+    change: Callable[[Raw], None], jobs: int
 ) -> None:
     cluster = Cluster(JOBS, NODES, PODS)
     async with idle_cluster(cluster, idle_s=0.5) as counted:
         before = counted.count
         cluster.change_node(7, change)
+        async with asyncio.timeout(LIMIT_S):
+            while counted.count < before + jobs:  # noqa: ASYNC110 (nothing tells of a reconcile)
+                await asyncio.sleep(0.01)
+
+
+async def test_a_node_that_is_not_ready_enqueues_no_running_job_without_a_pod_on_it() -> None:
+    cluster = Cluster(JOBS, NODES, PODS)
+    async with idle_cluster(cluster, idle_s=0.5) as counted:
+        before = counted.count
+        for node in range(JOBS * PODS, NODES):
+            cluster.change_node(node, _is_not_ready)
+        await read_message(cluster)
+        assert counted.count == before
+
+
+async def test_a_cause_that_is_no_node_enqueues_all_jobs() -> None:
+    async with idle_cluster(Cluster(JOBS, NODES, PODS), idle_s=0.5) as counted:
+        before = counted.count
+        assert counted.operator is not None
+        counted.operator._enqueue_all()
         async with asyncio.timeout(LIMIT_S):
             while counted.count < before + JOBS:  # noqa: ASYNC110 (nothing tells of a reconcile)
                 await asyncio.sleep(0.01)

@@ -11,15 +11,29 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.unit.operator.fake_api import CREATED, FakeApi, Raw, owned_by
-from tests.unit.operator.given import IMAGE, KEYRING, NOW, SUCCEEDED, TEMPLATE, a_recovery, a_snapshot
+from tests.unit.operator.given import (
+    IMAGE,
+    KEYRING,
+    NOW,
+    SUCCEEDED,
+    TEMPLATE,
+    a_group,
+    a_job,
+    a_pod,
+    a_recovery,
+    a_snapshot,
+    pending,
+)
 from tests.unit.operator.metrics.reading import scraped
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.apply.executor import Executor
 from understudy_operator.controllers import job_worker as worker
 from understudy_operator.controllers import reconcile_loop
-from understudy_operator.controllers.job_worker import JobWorker
+from understudy_operator.controllers.job_worker import JobWorker, concerning_nodes
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan import reconcile as planner
+from understudy_operator.plan.facts.cluster_objects import Pod
+from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.observed import Coordination
 from understudy_operator.plan.intents import Follow
 from understudy_operator.plan.times.rfc3339 import parse_time
@@ -1062,3 +1076,31 @@ async def test_pods_have_10_s_to_report_a_success_before_a_suspension_if_the_coo
         await asyncio.sleep(1.0)
         assert (world.status()["phase"], ended) == (phase, trains_again)
     assert world.status().get("terminalState") == (None if trains_again else "Completed")
+
+
+RUNNING = {"phase": "Running"}
+PLACED = [a_pod("a", 0), a_pod("b", 1), a_pod("s")]
+
+
+def test_only_the_nodes_of_its_pods_concern_a_job_that_runs() -> None:
+    assert concerning_nodes(a_job(status=RUNNING), PLACED) == frozenset({"node-a", "node-b", "node-s"})
+
+
+@pytest.mark.parametrize(
+    ("job", "pods"),
+    [
+        pytest.param(a_job(status={"phase": "Starting"}), PLACED, id="it starts"),
+        pytest.param(a_job(status={"phase": "Recovering"}), PLACED, id="it recovers"),
+        pytest.param(a_job(status=RUNNING), [*PLACED, pending(a_pod("new", 2))], id="a pod waits for a node"),
+        pytest.param(a_job(status=RUNNING), [], id="its pods are not known"),
+        pytest.param(a_job(status=RUNNING, pool="spares"), PLACED, id="it may claim a spare on any node"),
+        pytest.param(a_job(status=RUNNING, spec={"world": None}), PLACED, id="it has no launcher"),
+        pytest.param(
+            a_job(status=RUNNING, spec={"replicated_jobs": (a_group(), a_group("rollouts"))}),
+            PLACED,
+            id="it has Jobs besides its world",
+        ),
+    ],
+)
+def test_any_node_may_concern_a_job_that_may_wait_for_one(job: Job, pods: list[Pod]) -> None:
+    assert concerning_nodes(job, pods) is None

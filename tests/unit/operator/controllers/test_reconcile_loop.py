@@ -66,6 +66,29 @@ async def test_a_reconcile_runs_at_once_then_after_its_requeue_time_then_once_it
 
 
 @in_virtual_time
+async def test_the_loop_reports_how_long_the_first_change_has_waited_and_nothing_for_a_requeue_time():
+    waited = list[float]()
+    slow = Slow(0.5, ReconcileResult(20.0))
+    loop = ReconcileLoop(
+        "job ns/a",
+        slow.run,
+        {"job": "a"},
+        TaskSupervisor(OperatorMetrics()),
+        "jobs",
+        lambda s: waited.append(round(s, 3)),
+    )
+    # when two changes come 0.1 and 0.2 s after the beginning of a reconcile of 0.5 s
+    await asyncio.sleep(0.1)
+    loop.enqueue()
+    await asyncio.sleep(0.1)
+    loop.enqueue()
+    await asyncio.sleep(60)
+    await loop.stop()
+    # then the first one has waited 0.4 s, and the reconciles every 20 s are those of no change
+    assert waited == [0.0, 0.4]
+
+
+@in_virtual_time
 async def test_an_enqueue_during_a_reconcile_causes_another_one():
     reconciles = Reconciles(IDLE)
     async with going(reconciles) as loop:

@@ -8,7 +8,9 @@ import pytest
 
 from tests.unit.operator.fake_api import owned_by
 from tests.unit.webhook.golden import pod as golden_pod
+from understudy_operator.observe.read_node import read_node
 from understudy_operator.observe.store import Kind, Store, job_key_of
+from understudy_operator.plan.facts.cluster_objects import Node
 from understudy_operator.plan.injection.injected_pods import inject
 from understudy_protocol import pod as names
 
@@ -191,6 +193,40 @@ def test_an_object_is_read_once_for_each_of_its_states(store: Store):
     store.remove(Kind.POD, a_raw("a"))
     assert store.facts_of_job(Kind.POD, JOB, reader) == ("b",)
     assert store.fact(Kind.POD, ("research", "c"), reader) is None
+
+
+def a_node(name: str = "n", version: int = 1, heartbeat: int = 0, *, ready: bool = True) -> dict[str, Any]:
+    conditions = [{"type": "Ready", "status": str(ready), "lastHeartbeatTime": f"2026-11-21T10:00:{heartbeat:02}Z"}]
+    metadata = {"name": name, "uid": f"uid-{name}", "resourceVersion": str(version)}
+    return {"metadata": metadata, "spec": {}, "status": {"conditions": conditions}}
+
+
+def test_a_heartbeat_neither_replaces_the_map_of_nodes_nor_reads_other_nodes(store: Store):
+    read = list[str]()
+
+    def reader(raw: Mapping[str, Any]) -> Node:
+        read.append(raw["metadata"]["name"])
+        return read_node(raw)
+
+    store.put(Kind.NODE, a_node("a"))
+    store.put(Kind.NODE, a_node("b"))
+    nodes = store.nodes(reader)
+    read.clear()
+    store.put(Kind.NODE, a_node("a", version=2, heartbeat=7))
+    assert store.nodes(reader) is nodes
+    assert read == ["a"]
+
+
+def test_a_map_of_nodes_is_of_one_moment_and_the_next_one_has_all_changes(store: Store):
+    for name in ("changed", "deleted", "same"):
+        store.put(Kind.NODE, a_node(name))
+    before = store.nodes(read_node)
+    store.put(Kind.NODE, a_node("changed", version=2, ready=False))
+    store.remove(Kind.NODE, a_node("deleted", version=2))
+    store.put(Kind.NODE, a_node("new"))
+    after = store.nodes(read_node)
+    assert {name: node.ready for name, node in before.items()} == {"changed": True, "deleted": True, "same": True}
+    assert {name: node.ready for name, node in after.items()} == {"changed": False, "same": True, "new": True}
 
 
 def test_a_late_state_of_a_removed_object_does_not_bring_it_back(store: Store):
