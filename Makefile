@@ -184,6 +184,9 @@ bench-operator:  ## measure the operator with thousands of pods next to JobSet, 
 bench-nodes:  ## measure the operator's CPU time for changes of nodes (500 jobs on 5,000 nodes), in five minutes; ARGS="--runs 1"
 	$(PY) -m benchmarks.nodes $(ARGS)
 
+bench-fleet:  ## measure the operator with 5,000 nodes and 20,000 pods and with a tenth, with heartbeats and faults, in an hour; ARGS="--pods 2000 --jobs 50 --nodes 500 --minutes 1"
+	$(PY) -m benchmarks.fleet $(ARGS)
+
 bench-hostile:  ## measure whether 500 connections without the key disturb a coordinator of 64 members, in two minutes; ARGS="--seconds 5"
 	$(PY) -m benchmarks.hostile $(ARGS)
 

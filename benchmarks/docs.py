@@ -20,6 +20,7 @@ from benchmarks import tables
 from benchmarks.archived import Archived, read_archived
 from benchmarks.child import CHECKOUT
 from benchmarks.detection.goals import GOALS as DETECTION
+from benchmarks.fleet import table as fleet
 from benchmarks.goals import Goal, check
 from benchmarks.hostile.goals import GOALS as HOSTILE
 from benchmarks.journal import Session, read_sessions
@@ -67,6 +68,7 @@ GOALS: dict[str, Sequence[Goal]] = {
     "webhook": WEBHOOK,
     "injection": (),  # measured by tests/e2e/test_inject.py
     "scale": (),
+    "fleet": (),
 }
 #: By benchmark, the systems that are compared in each case.
 PLANNED: dict[str, dict[str, Sequence[str]]] = {"recovery": {case.value: systems for case, systems in SYSTEMS.items()}}
@@ -185,6 +187,15 @@ _KINDS: dict[str, Callable[[str, Source], list[tables.Row]]] = {
 #: By marker: the file, the command that writes it, and a function that returns the rows.
 _OF_RESULTS: dict[tuple[str, str], tuple[str, str, Callable[[Path], Sequence[tables.Row]]]] = {
     ("scale", "costs"): ("scale.json", "make bench-scale", lambda file: cost_rows(_records_of(file))),
+    **{
+        ("fleet", kind): ("fleet.json", "make bench-fleet", rows)
+        for kind, rows in (
+            ("machine", lambda file: [("", ""), *_machine_of(read_sessions(file))]),
+            ("costs", lambda file: fleet.cost_rows(_records_of(file))),
+            ("extrapolation", lambda file: fleet.extrapolation_rows(_records_of(file))),
+            ("records", lambda file: tables.record_rows(_records_of(file))),
+        )
+    },
     ("simulation", "nights"): ("nights.json", "make test-all", lambda file: night_rows(read_nights(file))),
     ("frameworks", "matrix"): ("frameworks.json", "make frameworks", lambda file: matrix_rows(read_results(file))),
     ("frameworks", "runs"): ("frameworks.json", "make frameworks", lambda file: framework_run_rows(read_results(file))),

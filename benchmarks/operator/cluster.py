@@ -21,13 +21,14 @@ from benchmarks.child import CHECKOUT, ChildFailed
 from benchmarks.operator import settings
 from benchmarks.operator.jobset_build import Built
 from benchmarks.operator.kube import Kube, Refused
-from benchmarks.operator.manifests import node
+from benchmarks.operator.manifests import Raw, node
 from benchmarks.operator.programs import Program
 from benchmarks.operator.settings import Files
 from tests.cluster.commands import Progress, run
 from tests.cluster.host_tools import tool
 
 START_S = 120.0
+NODE_S = 0.05
 POLL_S = 0.1
 AT_ONCE = 32
 
@@ -77,9 +78,17 @@ async def until(
 
 @asynccontextmanager
 async def running(
-    binaries: Path, jobset: Built, nodes: int, progress: Progress, *, shipped: bool
+    binaries: Path,
+    jobset: Built | None,
+    nodes: int,
+    progress: Progress,
+    *,
+    shipped: bool,
+    etcd_bytes: int = settings.ETCD_BYTES,
+    kwok: Callable[[Files], list[str]] = settings.kwok,
+    make_node: Callable[[int], Raw] = node,
 ) -> AsyncIterator[Cluster]:
-    """shipped: with the controller manager's own limits.
+    """shipped: with the controller manager's own limits. kwok: its command. make_node: the manifest of a node.
 
     If a program does not start, raises ChildFailed with the end of its log.
     """
@@ -94,7 +103,7 @@ async def running(
             return stack.enter_context(Program(name, command))
 
         # Each is ready before the next starts, and the API server is killed before its etcd. Otherwise they hang.
-        etcd = start("etcd", settings.etcd(files))
+        etcd = start("etcd", settings.etcd(files, etcd_bytes))
         await until("etcd is healthy", lambda: answers(f"{settings.ETCD}/health"), (etcd,))
         api_server = start("kube-apiserver", settings.api_server(files))
         await until("the API server's certificate", lambda: _exists(files.certificate), (api_server,))
@@ -102,12 +111,13 @@ async def running(
             await until("the API server is ready", lambda: _ready(kube), (api_server,))
             for file in sorted((CHECKOUT / "crds").glob("*.yaml")):
                 await _install(kube, file, api_server)
-            await _install(kube, jobset.crd, api_server)
+            if jobset is not None:
+                await _install(kube, jobset.crd, api_server)
             progress.report("API server ready")
             controller_manager = start("controller-manager", settings.controller_manager(files, shipped=shipped))
-            others = (start("scheduler", settings.scheduler(files)), start("kwok", settings.kwok(files)), etcd)
+            others = (start("scheduler", settings.scheduler(files)), start("kwok", kwok(files)), etcd)
             cluster = Cluster(files, kube, api_server, controller_manager, others)
-            await _add_nodes(cluster, nodes)
+            await _add_nodes(cluster, nodes, make_node)
             progress.report(f"{nodes} nodes ready")
             yield cluster
 
@@ -141,15 +151,15 @@ async def _install(kube: Kube, file: Path, api_server: Program) -> None:
     await until(f"{path} is served", lambda: kube.exists(path), (api_server,))
 
 
-async def _add_nodes(cluster: Cluster, count: int) -> None:
-    await in_parallel(lambda number: cluster.kube.call("POST", "/api/v1/nodes", node(number)), range(count))
+async def _add_nodes(cluster: Cluster, count: int, make: Callable[[int], Raw]) -> None:
+    await in_parallel(lambda number: cluster.kube.call("POST", "/api/v1/nodes", make(number)), range(count))
 
     async def all_ready() -> bool:
         items = (await cluster.kube.call("GET", "/api/v1/nodes"))["items"]
         # A node is created with a taint, which the controller manager removes once it has seen that it is ready.
         return sum(_node_ready(item) for item in items) == count
 
-    await until("all nodes are ready", all_ready, cluster.programs)
+    await until("all nodes are ready", all_ready, cluster.programs, START_S + NODE_S * count)
 
 
 def _node_ready(raw: dict[str, Any]) -> bool:

@@ -116,7 +116,7 @@ def scheduler_configuration(config: str) -> dict[str, Any]:
     }
 
 
-def etcd(files: Files) -> list[str]:
+def etcd(files: Files, most_bytes: int = ETCD_BYTES) -> list[str]:
     return [
         str(files.binaries / "etcd"),
         f"--data-dir={files.folder / 'etcd'}",
@@ -127,7 +127,7 @@ def etcd(files: Files) -> list[str]:
         f"--initial-cluster=default={ETCD_PEER}",
         "--log-level=warn",
         "--unsafe-no-fsync",  # otherwise the shared disk would be measured
-        f"--quota-backend-bytes={ETCD_BYTES}",
+        f"--quota-backend-bytes={most_bytes}",
     ]
 
 
@@ -184,12 +184,14 @@ def scheduler(files: Files) -> list[str]:
     ]
 
 
-def kwok(files: Files) -> list[str]:
+def kwok(files: Files, lease_s: int = 0, *stages: Path) -> list[str]:
+    """lease_s: the duration of the nodes' Leases, which kwok renews; 0: none. stages: further files with stages."""
     return [
         str(files.binaries / "kwok"),
         f"--kubeconfig={files.kubeconfig(User.KWOK)}",
         "--manage-all-nodes=true",
-        f"--config={Path(__file__).parent / 'stages.yaml'}",
+        *(f"--config={file}" for file in (Path(__file__).parent / "stages.yaml", *stages)),
         f"--cidr={PODS}",
-        "--node-lease-duration-seconds=0",
+        f"--node-lease-duration-seconds={lease_s}",
+        "--v=WARN",  # otherwise it logs each renewal
     ]

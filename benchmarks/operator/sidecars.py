@@ -57,6 +57,7 @@ class PlayedJob:
     uid: str
     name: str
     pods: int
+    namespace: str = ""
     attempt: str = ""  # label of the pods that count
     snapshot: Snapshot | None = None
     holder_ip: str = ""
@@ -125,9 +126,25 @@ class Sidecars:
                 await line.close()
         await self._runner.cleanup()
 
-    def play(self, uid: str, name: str, pods: int) -> PlayedJob:
-        job = self.jobs[uid] = PlayedJob(uid, name, pods)
+    def play(self, uid: str, name: str, pods: int, namespace: str = "") -> PlayedJob:
+        job = self.jobs[uid] = PlayedJob(uid, name, pods, namespace or self._namespace)
         return job
+
+    async def round_after_loss(self, job: PlayedJob, lost: MemberView) -> Snapshot:
+        """The next round, once the operator has created another pod, which takes the lost rank."""
+        assert job.snapshot is not None
+        known = {lost.pod_uid, *(member.pod_uid for member in job.snapshot.members)}
+
+        def new() -> list[Pod]:
+            return [pod for pod in self._of(job) if pod.metadata.uid not in known]
+
+        await self._watches.until(f"a pod of {job.name} is replaced", lambda: bool(new()), LIMIT_S)
+        pod = new()[0]
+        member = replace(lost, pod_uid=pod.metadata.uid, pod_name=pod.metadata.name, node=pod.spec.node_name)
+        formed = job.next_round(WorkersState.RUNNING, job.snapshot.recoveries)
+        members = (*formed.members, replace(member, workers=WorkersState.RUNNING))
+        voters = tuple(member.pod_uid for member in members)
+        return replace(formed, members=members, voters=voters, waiting_for="")
 
     # One caller -----------------------------------------------------------------------------------------------------
 
@@ -137,9 +154,14 @@ class Sidecars:
         socket = web.WebSocketResponse(max_msg_size=0)
         await socket.prepare(request)
         async with asyncio.timeout(HANDSHAKE_S):
-            hello = await receive_hello(socket)
-            job = self._played(hello.job_uid)
-            line = await seal(socket, await self._called(job, called, hello), hello)
+            try:
+                hello = await receive_hello(socket)
+                job = self._played(hello.job_uid)
+                line = await seal(socket, await self._called(job, called, hello), hello)
+            except (NotProven, ConnectionError):
+                if socket.closed:
+                    return socket  # the operator has ended the call, for example because it has found the coordinator
+                raise
         job.attempt = max(job.attempt, hello.job_uid.removeprefix(job.uid).removeprefix("-"))
         try:
             while (text := await line.receive()) is not None:
@@ -165,7 +187,7 @@ class Sidecars:
         """The keys that the sidecars get from the mounted Secret. job_uid: as in _played."""
         if job_uid not in self._keys:
             name = f"{job.name}-{job.uid}-membership{job_uid.removeprefix(job.uid)}"
-            secret = await self._kube.call("GET", f"/api/v1/namespaces/{self._namespace}/secrets/{name}")
+            secret = await self._kube.call("GET", f"/api/v1/namespaces/{job.namespace}/secrets/{name}")
             self._keys[job_uid] = _keys_in(secret["data"])
         return self._keys[job_uid]
 

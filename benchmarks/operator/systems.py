@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ class Setup:
 
     def start(self) -> Program:
         return (
-            _start_operator(self.files) if self.is_understudy else _start_jobset(self.files, self.jobset, self.session)
+            start_operator(self.files) if self.is_understudy else _start_jobset(self.files, self.jobset, self.session)
         )
 
     def jobs_path(self, namespace: str) -> str:
@@ -93,7 +93,10 @@ def restarted(statuses: Sequence[dict[str, Any]], *, launcher: bool) -> bool:
     return bool(statuses) and all(status.get("restarts", 0) >= 1 and well(status) for status in statuses)
 
 
-def _start_operator(files: Files) -> Program:
+def start_operator(
+    files: Files, name: str = "understudy", port: int = HEALTH_PORT, env: Mapping[str, str] | None = None
+) -> Program:
+    """port: of its health. env: further variables."""
     master = files.folder / "master-secret"
     if not master.exists():
         master.write_bytes(os.urandom(32))
@@ -105,9 +108,10 @@ def _start_operator(files: Files) -> Program:
         "PYTHONWARNINGS": "ignore",  # of libraries
         ENV_MASTER_SECRET: str(files.master_secret),
         "UNDERSTUDY_SIDECAR_IMAGE": "example.com/sidecar:1",
-        "UNDERSTUDY_HEALTH_PORT": str(HEALTH_PORT),
+        "UNDERSTUDY_HEALTH_PORT": str(port),
+        **(env or {}),
     }
-    return Program("understudy", [sys.executable, "-m", "understudy_operator"], environment)
+    return Program(name, [sys.executable, "-m", "understudy_operator"], environment)
 
 
 def _start_jobset(files: Files, built: Built, session: Session) -> Program:

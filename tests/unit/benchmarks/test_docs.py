@@ -124,6 +124,14 @@ def test_the_headline_states_how_each_fault_is_caused_and_when_it_was_measured(t
     )
 
 
+@pytest.mark.parametrize("kind", ["machine", "costs", "extrapolation", "records"])
+def test_tables_of_fleets_state_until_there_are_results_how_to_get_them(tmp_path: Path, kind: str) -> None:
+    none = "None yet: `make bench-fleet` writes benchmarks/results/fleet.json.\n"
+    assert rewritten(page(kind, name="fleet"), tmp_path, {}) == page(kind, none, name="fleet")
+    (tmp_path / "fleet.json").write_text(json.dumps({"sessions": [session(60.0, [40.0])]}))
+    assert none not in rewritten(page(kind, none, name="fleet"), tmp_path, {})
+
+
 @pytest.mark.parametrize(
     ("name", "kind"), [("rendezvous", "figures"), ("other", "records"), ("rendezvous", "headline")]
 )
@@ -153,4 +161,5 @@ def test_every_benchmark_has_its_machine_and_its_numbers_on_the_page() -> None:
         *("injection", "nodes", "hostile", "step", "rollout", "detection"),
     }
     large_jobs = {("scale", "machine"), ("scale", "costs")}  # the records have too many rows
-    assert {(name, kind) for name in names for kind in ("machine", "records")} | large_jobs == set(markers)
+    fleets = {("fleet", "machine"), ("fleet", "costs"), ("fleet", "records")}
+    assert {(name, kind) for name in names for kind in ("machine", "records")} | large_jobs | fleets == set(markers)

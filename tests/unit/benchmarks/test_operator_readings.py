@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.child import ChildFailed, Unfinished
 from benchmarks.operator import audit
-from benchmarks.operator.exposition import BYTES, MetricMissing, api_bytes
+from benchmarks.operator.exposition import BYTES, MetricMissing, api_bytes, histogram
 from benchmarks.operator.watches import Jobs, Pods, Watches
 from understudy_protocol.pod import LABEL_JOB_UID
 
@@ -96,6 +96,29 @@ def test_bytes_are_those_of_requests_answers_and_watches() -> None:
 def test_a_missing_metric_is_an_error_and_not_zero(name: str) -> None:
     with pytest.raises(MetricMissing, match=name):
         api_bytes(METRICS.replace(name, "another"))
+
+
+QUEUE = "\n".join(
+    f'queue_bucket{{kind="{kind}",le="{bound}"}} {count}'
+    for kind, counts in (("a", (0, 10, 10, 10)), ("b", (0, 40, 89, 90)))
+    for bound, count in zip(("0.1", "0.2", "0.4", "+Inf"), counts, strict=True)
+)
+
+
+def test_a_quantile_is_interpolated_in_its_bucket_over_all_labels() -> None:
+    found = histogram(QUEUE, "queue")
+    assert found.count == 100
+    assert found.quantile(0.25) == pytest.approx(0.15)  # the 25th of the 50 between 0.1 and 0.2
+    assert found.quantile(0.745) == pytest.approx(0.3)  # half of the 49 between 0.2 and 0.4
+    assert found.quantile(1.0) == 0.4  # the bucket without an upper bound
+
+
+def test_only_observations_since_the_earlier_reading_count() -> None:
+    found = histogram(QUEUE, "queue")
+    assert (found - found).count == 0
+    assert (found - found).quantile(0.99) == 0.0
+    with pytest.raises(MetricMissing, match="no histogram another"):
+        histogram(QUEUE, "another")
 
 
 # The watches ------------------------------------------------------------------------------------------------------

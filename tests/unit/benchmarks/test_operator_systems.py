@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from benchmarks.operator import jobset_build
@@ -14,11 +16,12 @@ from benchmarks.operator.following import Following
 from benchmarks.operator.jobset_build import Built
 from benchmarks.operator.plan import Case, Session, System
 from benchmarks.operator.settings import Files, User
-from benchmarks.operator.sidecars import PlayedJob
+from benchmarks.operator.sidecars import PlayedJob, Sidecars
 from benchmarks.operator.systems import Setup, jobset_configuration, restarted
 from benchmarks.operator.watches import Watches
 from understudy_protocol.enums import RoundToken, WorkersState
 from understudy_protocol.observer import MemberView, Snapshot
+from understudy_protocol.pod import LABEL_JOB_UID
 
 Status = dict[str, Any]
 LIMIT_S = 10.0
@@ -110,9 +113,9 @@ def test_jobset_is_pinned() -> None:
 @pytest.fixture
 async def played_job() -> AsyncIterator[tuple[PlayedJob, Watches]]:
     """A job in round 0, whose status repeats the state of its coordinator a moment later."""
-    job, watches = PlayedJob("uid", "job-0", 1), Watches(lambda: ())
-    member = MemberView("uid-0", "job-0-0", "n", 0, 0, WorkersState.RUNNING)
-    job.snapshot = Snapshot(RoundToken(9, 1, 0), "uid-0", (member,), (), (), {}, None, "", None)
+    job, watches = PlayedJob("uid", "job-0", 2), Watches(lambda: ())
+    members = tuple(MemberView(f"uid-{n}", f"job-0-{n}", "n", n, n, WorkersState.RUNNING) for n in range(2))
+    job.snapshot = Snapshot(RoundToken(9, 1, 0), "uid-0", members, (), (), {}, None, "", None)
 
     async def operate() -> None:
         while True:
@@ -157,3 +160,35 @@ async def test_a_recovery_in_place_is_one_round_and_one_recovery(
     assert recovery.resumed_at is not None
     assert job.snapshot.recoveries_by_strategy == {"InPlace": 1}
     assert {x.workers for x in job.snapshot.members} == {WorkersState.RUNNING}
+
+
+async def test_another_pod_takes_the_rank_of_a_lost_one_in_the_next_round(
+    played_job: tuple[PlayedJob, Watches], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, watches = played_job
+    monkeypatch.setattr("benchmarks.operator.following.SNAPSHOT_S", 0.05)
+    monkeypatch.setattr("benchmarks.operator.watches.CHECK_S", 0.01)
+    for uid in ("uid-0", "uid-1"):
+        watches.pods.on_event("ADDED", running_pod(uid), 0.0)
+    sidecars = Sidecars(None, "bench", watches)  # type: ignore[arg-type]
+    recovery = asyncio.create_task(Following({"uid": job}, watches).lose_pod(sidecars, LIMIT_S))
+
+    # given a coordinator that has reported the loss of the pod that is not its own
+    await watches.until("the loss is reported", lambda: job.snapshot is not None and bool(job.snapshot.lost), LIMIT_S)
+    assert job.snapshot is not None
+    assert [x.pod_uid for x in job.snapshot.members] == ["uid-0"]
+    assert (job.round, job.snapshot.lost[0].pod_uid, job.snapshot.waiting_for != "") == (0, "uid-1", True)
+    # when another pod runs
+    watches.pods.on_event("ADDED", running_pod("uid-2"), 0.0)
+    assert 0.0 < await recovery < LIMIT_S
+    # then it has the lost rank in the next round
+    assert [(x.pod_uid, x.group_rank) for x in job.snapshot.members] == [("uid-0", 0), ("uid-2", 1)]
+    assert (job.round, job.snapshot.waiting_for) == (1, "")
+    assert job.snapshot.recoveries_by_strategy == {"PodRecreate": 1}
+    assert [(x.round, x.resumed_at is not None) for x in job.snapshot.recoveries] == [(1, True)]
+
+
+def running_pod(uid: str) -> msgspec.Raw:
+    metadata = {"name": f"pod-{uid}", "uid": uid, "resourceVersion": "1", "labels": {LABEL_JOB_UID: "uid"}}
+    pod = {"metadata": metadata, "spec": {"nodeName": "n"}, "status": {"phase": "Running", "podIP": "10.1.0.1"}}
+    return msgspec.Raw(json.dumps(pod).encode())
