@@ -141,9 +141,7 @@ class SnapshotSlots:
             raise DamagedSnapshotError(f"rank {self._rank} has no snapshot of step {step}, which all others restore")
         try:
             restored = self._read(slot, step, unpack)
-        except WrongLibraryError:
-            raise
-        except Exception as error:
+        except _ChangedContent as error:  # after any other error, such as a module that is missing, it may be whole
             self._clear(slot)
             raise DamagedSnapshotError(
                 f"the snapshot of step {step} of rank {self._rank} is damaged ({error}), and is discarded: the next "
@@ -211,7 +209,7 @@ class SnapshotSlots:
         return int(fields[4])
 
     def _read(self, slot: int, step: int, unpack: Unpack) -> Any:
-        """The state in a slot. Raises any error if the slot is damaged."""
+        """The state in a slot. Raises _ChangedContent if the slot is damaged, and any error of `unpack`."""
         at = self._content(slot)
         header = os.pread(self._fd, HEADER.size, at - PAGE_BYTES)
         fields = HEADER.unpack(header)

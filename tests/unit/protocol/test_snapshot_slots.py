@@ -1,0 +1,69 @@
+"""load() of a snapshot in memory: only a snapshot that has changed is discarded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.snapshot_rounds import Rounds, token
+from understudy_protocol.snapshot_slots import DamagedSnapshotError, SnapshotSlots
+from understudy_protocol.snapshots import SavedStep
+
+PAGE = 4096
+STATE = b"the state"
+SAVED = SavedStep(token(0), 7)
+
+
+def pack(state: bytes) -> tuple[bytes, list[Any]]:
+    """A structure without arrays."""
+    return state, []
+
+
+def unpack(structure: bytes) -> tuple[bytes, list[Any]]:
+    return structure, []
+
+
+@pytest.fixture
+def rounds() -> Iterator[Rounds]:
+    """Round 0 has saved step 7, and round 1 restores it."""
+    made = Rounds(1 << 20)
+    made.next()
+    assert worker(made).save(7, STATE, pack)
+    assert restore(made) == (SAVED,)
+    yield made
+    made.close()
+
+
+def worker(rounds: Rounds) -> SnapshotSlots:
+    return SnapshotSlots(rounds.memory.files[0], (0, 1, rounds.number))
+
+
+def restore(rounds: Rounds) -> tuple[SavedStep, ...]:
+    """The next round, which restores step 7. Return the snapshots that it could restore."""
+    found = rounds.next()
+    rounds.choose(SAVED)
+    return found
+
+
+@pytest.mark.parametrize("error", [ModuleNotFoundError("ml_dtypes"), MemoryError(), KeyError("dtype")])
+def test_a_snapshot_that_a_script_cannot_unpack_is_kept(rounds: Rounds, error: Exception) -> None:
+    def fail(_structure: bytes) -> tuple[bytes, list[Any]]:
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        worker(rounds).load(fail)
+    assert raised.value is error
+    # and the next round restores it
+    assert restore(rounds) == (SAVED,)
+    assert worker(rounds).load(unpack) == STATE
+
+
+def test_a_snapshot_that_has_changed_is_discarded(rounds: Rounds) -> None:
+    for slot in (0, 1):
+        os.pwrite(rounds.memory.files[0], b"T", PAGE + slot * (PAGE + (1 << 20)) + PAGE)
+    with pytest.raises(DamagedSnapshotError, match="its structure has changed"):
+        worker(rounds).load(unpack)
+    assert restore(rounds) == ()
