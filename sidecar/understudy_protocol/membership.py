@@ -203,6 +203,13 @@ class CopiesKept:
 
 
 @dataclass(frozen=True)
+class CopyStride:
+    """The stride that this member needs for its copies (CopyPlan): all members get the largest one."""
+
+    stride: int
+
+
+@dataclass(frozen=True)
 class Standby:
     """The member has no rank: it waits as a spare, and ends workers that still run."""
 
@@ -494,6 +501,7 @@ TO_COORDINATOR = (
     Started,
     CopiesKept,
     CopyFetched,
+    CopyStride,
     Progress,
     Hung,
     CollectiveTimes,

@@ -50,7 +50,8 @@ TAG_BYTES = 16
 class Header:
     """A slot's header. digest: of its content, 32 bytes. size: bytes of its content.
 
-    serial: the number of the save among those that its process has stored, from 1 on. fetched_for: the round for which
+    serial: the number of the save in its process, from 1 on: the same in all ranks. Calls that `every` skips do not
+    count; calls that have stored nothing do. fetched_for: the round for which
     this pod has fetched it; NO_ROUND: a worker of this pod has saved it.
     """
 

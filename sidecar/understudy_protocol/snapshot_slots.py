@@ -99,7 +99,7 @@ class SnapshotSlots:
         self._fd, self._token = fd, token
         order = self._order()
         self._slot_bytes, self._every, self._rank, self._world_size = order[1], order[2], order[6], order[7]
-        self._calls = self._stored = 0
+        self._calls = 0
         self._target: Optional[int] = None  # the slot for the next save
         self._newest: Optional[int] = None  # the step that was restored or saved last
         self._complaints: set[str] = set()
@@ -270,10 +270,10 @@ class SnapshotSlots:
         if not self._is_current():
             return False
         place = (*self._token, step, self._rank, self._world_size)
-        sizes = (len(structure), total, crc32(structure), self._stored + 1)
+        sizes = (len(structure), total, crc32(structure), (self._calls - 1) // self._every + 1)
         header = HEADER.pack(MAGIC, *place, *sizes, digest.digest(), *_NOT_FETCHED, 0)[:-8]
         _pwrite_bytes(self._fd, header + struct.pack("<q", crc32(header)), at - PAGE_BYTES)
-        self._target, self._stored = 1 - slot, self._stored + 1
+        self._target = 1 - slot
         self._mark_for_storage(slot, step)
         return True
 

@@ -90,3 +90,4 @@ class CopyPlan:
     world_size: int
     holders: tuple[CopyHolder, ...] = ()  # that keep copies of its snapshots; empty for a pod without ranks
     owners: tuple[CopyOwner, ...] = ()  # of the copies that it keeps
+    stride: int = 1  # it copies the saves 1, 1 + stride, 1 + 2 x stride, … of the round

@@ -125,6 +125,13 @@ class CopyCounts:
 
 
 @dataclass(frozen=True)
+class StrideNeeded:
+    """See copy_stride.py."""
+
+    stride: int
+
+
+@dataclass(frozen=True)
 class LogLine:
     """A line for the log."""
 
@@ -132,4 +139,4 @@ class LogLine:
 
 
 TO_PROCESS = (Setup, Files, RoundCopyPlan, Fetch, Flush, Receive, Serve)
-TO_SIDECAR = (Ready, Planned, Overwrites, Fetched, Flushed, CopyCounts, LogLine)
+TO_SIDECAR = (Ready, Planned, Overwrites, Fetched, Flushed, CopyCounts, StrideNeeded, LogLine)

@@ -33,6 +33,7 @@ from understudy_sidecar.membership.events import (
     CopyEvent,
     CopyFetched,
     CopyOverwrites,
+    CopyStrideNeeded,
     FetchCopy,
     FlushCopies,
     PlanCopies,
@@ -227,6 +228,8 @@ class CopyLink:
                     self._end_flush()
                 case c.CopyCounts():
                     self._counts = replace(message)
+                case c.StrideNeeded(stride):
+                    self._handle(CopyStrideNeeded(stride))
                 case c.LogLine(text):
                     log.info("%s", text)
 

@@ -46,6 +46,7 @@ class CopyProcess:
         self._keeper = Keeper(self._key, setup.nproc, self.log)
         self._sender = CopySender(self._key, setup, self.log, lambda token: self._send(c.Flushed(token)))
         self._counts = c.CopyCounts(0, 0, 0, 0)
+        self._stride: int | None = None  # the reported one
         self._fetching: Fetching | None = None  # the newest fetch
         self._overwritten: list[SavedStep] = []
 
@@ -135,6 +136,10 @@ class CopyProcess:
             if counts != self._counts:
                 self._counts = counts
                 self._send(counts)
+            stride = self._sender.need.stride
+            if stride is not None and stride != self._stride:
+                self._stride = stride
+                self._send(c.StrideNeeded(stride))
 
     def _send(self, message: object) -> None:
         with self._lock, contextlib.suppress(OSError):  # the sidecar has ended, and this process ends too

@@ -1,12 +1,14 @@
 """Sends the newest snapshots of a pod's ranks to the pods that keep its copies.
 
-Rules: one snapshot at a time, first of the rank whose copies are oldest. While it is sent, its slot is marked, so that
-a save overwrites the other slot and waits for nothing. If the header has changed before the last chunk, or if a newer
-plan comes, the connection is closed: the other pod drops an incomplete record. Chunks of 1 MiB are encrypted straight
-from the slot, and sent to all holders. A holder that cannot be reached is called again after RETRY_S. If a round gets
-other holders, they get the newest snapshot again. A flush sends both slots: the drained workers of other ranks may have
-ended one save earlier. It ends when nothing is left to send, and each holder has closed its connection: then it has
-stored what it has received.
+Rules: the snapshots of all ranks in turn, first of the rank whose copies are oldest. From the beginning of the turn,
+their slots are marked, so that saves overwrite the other slots and wait for nothing. With a stride above 1, only the
+saves that all pods copy are sent (copy_stride.py), and a slot stays marked until the next one of these is saved: if the
+pod that keeps the copy is lost, this pod still has the snapshot. If the header has changed before the last chunk, or if
+a newer plan with other holders comes, the connection is closed: the other pod drops an incomplete record. Chunks of
+1 MiB are encrypted straight from the slot, and sent to all holders. A holder that cannot be reached is called again
+after RETRY_S. If a round gets other holders, they get the newest snapshot again. A flush sends both slots: the drained
+workers of other ranks may have ended one save earlier. It ends when nothing is left to send, and each holder has closed
+its connection: then it has stored what it has received.
 """
 
 import socket
@@ -21,6 +23,7 @@ from understudy_protocol.snapshots import CopyHolder, SavedStep
 from understudy_sidecar import copy_commands as c
 from understudy_sidecar.copy_files import CopyFiles
 from understudy_sidecar.copy_records import pieces, seal_head
+from understudy_sidecar.membership.copy_stride import StrideNeed, all_have_saved, is_due
 from understudy_sidecar.peer_calls import CallFailed, call
 
 #: How soon a new snapshot is found: a look reads a header of each slot.
@@ -45,6 +48,8 @@ class CopySender:
         self._stream_plans: dict[str, RoundToken] = {}  # the round of each stream
         self._retry_at: dict[str, float] = {}
         self._flushing: RoundToken | None = None
+        self._keeps_marks = False  # of snapshots that were sent
+        self.need = StrideNeed()
         self._copied = self._skipped = self._failed = self._bytes = 0
 
     def use(self, files: CopyFiles) -> None:
@@ -94,22 +99,37 @@ class CopySender:
 
     def _send_newest(self, files: CopyFiles, plan: c.RoundCopyPlan, *, is_flush: bool) -> None:
         """Until there is nothing new."""
-        self._begin(plan)
+        self._begin(files, plan)
         while self._plan is plan and self._files is files:
             ranks = range(self._setup.nproc)
             found = [x for x in (self._unsent(files, plan, rank, is_flush=is_flush) for rank in ranks) if x is not None]
-            streams = self._open_streams(plan) if found else []
-            if not streams:
+            if not self._may_begin(plan, found, is_flush=is_flush) or not self._open_streams(plan):
                 return
-            local_rank, slot, data = min(found, key=lambda x: self._serials.get(x[0], 0))
-            files.mark_copied(local_rank, slot)
+            for local_rank, slot, _ in found:
+                files.mark_copied(local_rank, slot)
             try:
-                self._send(files, plan, streams, (local_rank, slot, data))
+                for local_rank, slot, data in sorted(found, key=lambda x: self._serials.get(x[0], 0)):
+                    if streams := list(self._streams.items()):
+                        self._send(files, plan, streams, (local_rank, slot, data))
             finally:
-                files.mark_copied(local_rank, None)
+                if plan.plan.stride == 1 or is_flush:
+                    self._unmark(files)
 
-    def _begin(self, plan: c.RoundCopyPlan) -> None:
+    def _may_begin(self, plan: c.RoundCopyPlan, found: list[tuple[int, int, bytes]], *, is_flush: bool) -> bool:
+        serials = {rank: header.serial for rank, _, data in found if (header := read_header(data)) is not None}
+        if plan.plan.stride == 1 or is_flush:
+            return bool(serials)
+        return all_have_saved(serials, self._serials, self._setup.nproc)
+
+    def _unmark(self, files: CopyFiles) -> None:
+        for local_rank in range(self._setup.nproc):
+            files.mark_copied(local_rank, None)
+
+    def _begin(self, files: CopyFiles, plan: c.RoundCopyPlan) -> None:
         holders = (plan.token, plan.plan.holders)
+        if self._keeps_marks and (plan.token != self._holders[0] or plan.plan.stride == 1 or not plan.plan.holders):
+            self._unmark(files)
+        self._keeps_marks = plan.plan.stride > 1
         if holders != self._holders:
             self._sent.clear()
         if plan.token != self._holders[0]:
@@ -121,13 +141,17 @@ class CopySender:
     ) -> tuple[int, int, bytes] | None:
         """The slot of the newest snapshot of this round, unless it was sent, and its header. In a flush also the slot
         of the other snapshot. While a slot is written to storage, saves overwrite the other one, so that is not sent.
+        All ranks store the same steps, so that snapshot is sent with each stride.
         """
         found: list[tuple[SavedStep, int, bytes]] = []
         stored = None if is_flush else files.slot_being_stored(local_rank)
+        stride, serial = plan.plan.stride if stored is None and not is_flush else 1, self._serials.get(local_rank, 0)
         for slot in range(SLOTS) if stored is None else (stored,):
             data = files.own_header_bytes(local_rank, slot)
             header = read_header(data)
-            if header is not None and header.saved.token == plan.token and 0 < header.size <= files.slot_bytes:
+            if header is None or header.saved.token != plan.token or not 0 < header.size <= files.slot_bytes:
+                continue
+            if is_due(header.serial, stride, serial):
                 found.append((header.saved, slot, data))
         sent = self._sent.get(local_rank, ())
         for saved, slot, data in sorted(found, reverse=True):
@@ -156,12 +180,20 @@ class CopySender:
             chunk = sealed[: end - start + TAG_BYTES]
             cipher.seal_into(content[start:end], chunk)
             is_last = end == header.size
-            if self._plan is not plan or (is_last and files.own_header_bytes(local_rank, slot) != data):
+            if not self._is_current(plan) or (is_last and files.own_header_bytes(local_rank, slot) != data):
                 self._close([uid for uid, _ in live])
                 return
             live = self._send_to(live, chunk)
         if live:
             self._on_sent(local_rank, header, len(live))
+            slots = [files.own_header(local_rank, slot) for slot in range(SLOTS)]
+            serials = [x.serial for x in slots if x is not None and x.saved.token == plan.token]
+            self.need.on_copied(max(serials, default=0) - header.serial)
+
+    def _is_current(self, plan: c.RoundCopyPlan) -> bool:
+        """A plan that has only another stride does not interrupt a copy."""
+        newest = self._plan
+        return newest is not None and (newest.token, newest.plan.holders) == (plan.token, plan.plan.holders)
 
     def _on_sent(self, local_rank: int, header: Header, holders: int) -> None:
         self._copied += 1

@@ -595,6 +595,11 @@ SCHEDULED = (
         partial(test_snapshots.test_a_pod_that_leaves_hands_over_its_newest_snapshot, "SIGTERM"),
     ),
     ScheduledMutation(
+        "each pod copies the saves that its link permits",
+        _patch(copies, "MAX_STRIDE", 1),
+        partial(test_snapshots.test_pods_with_slow_and_with_fast_links_have_copies_of_the_same_steps, True),
+    ),
+    ScheduledMutation(
         "a new coordinator does not wait for a flush",
         _patch(member_link, "_workers_state", lambda me: me.workers.state),
         partial(

@@ -17,6 +17,7 @@ from understudy_protocol.launcher import StartWorkers
 from understudy_protocol.snapshot_files import Header
 from understudy_protocol.snapshots import CopyHolder, CopyPlan, KeptSteps, RestoreChoice, SavedStep
 from understudy_sidecar.membership import events as e
+from understudy_sidecar.membership.copy_stride import StrideNeed, is_due
 from understudy_sidecar.membership.kept_copies import KeptCopies, fetched_steps
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ SLOTS = 2
 NOTHING = SavedStep(NO_ROUND, -1)
 PLAN_S = (0.001, 0.05)
 COPY_S = (0.01, 0.6)  # more than a step at times
+SLOW_LINKS: dict[str, tuple[float, float]] = {}  # instead of COPY_S, by the name of the owner's machine
 FETCH_S = (0.01, 1.0)
 #: The share of copies that are cut on their way, and of those that turn out to be damaged.
 CUT, DAMAGED = 0.03, 0.05
@@ -59,7 +61,8 @@ class SimulatedMemory:
         slot = self._targets.get(worker.local_rank, self._oldest(worker.local_rank))
         if self.copied.get(worker.local_rank) == slot:
             slot = 1 - slot
-        slots[slot] = Header(SavedStep(worker.token, step), worker.rank, worker.start.world_size, b"")
+        serial = 1 + max((x.serial for x in slots if x is not None and x.saved.token == worker.token), default=0)
+        slots[slot] = Header(SavedStep(worker.token, step), worker.rank, worker.start.world_size, b"", serial=serial)
         self._targets[worker.local_rank] = 1 - slot
         self.on_save(worker.local_rank)
 
@@ -115,6 +118,8 @@ class SimulatedCopies:
         self._memory: SimulatedMemory | None = None
         self._arrived_at = 0.0  # when all copies that were sent have arrived
         self._sent: dict[int, list[SavedStep]] = {}  # to the holders of the round, by local rank
+        self._serials: dict[int, int] = {}  # of the newest one of the round, by local rank
+        self._need, self._reported_need = StrideNeed(), 1
         self._is_flushing = False
         self._fetching: e.FetchCopy | None = None
         self._overwritten: list[SavedStep] = []
@@ -157,10 +162,13 @@ class SimulatedCopies:
             self._sent.clear()
         if self._fetching is not None and self._fetching.token < token:
             self._fetching = None
+        is_new = token != self._token
+        if is_new:
+            self._serials.clear()
         self._token, self._group_rank, self._plan, memory = token, group_rank, plan, self.memory
         kept: tuple[KeptSteps, ...] = ()
         if memory is not None:
-            memory.on_save, memory.copied = self._on_save, {}
+            memory.on_save, memory.copied = self._on_save, {} if is_new or plan.stride == 1 else memory.copied
             self.rules.plan(self._token, plan, memory.kept)
             kept = self.rules.kept(memory.kept, plan.world_size)
         own = {} if memory is None else memory.slots
@@ -173,7 +181,12 @@ class SimulatedCopies:
         memory = self.memory
         if memory is None or local_rank in self._sending or not self._sidecar.alive:
             return
-        own = [(x.saved, slot) for slot, x in enumerate(memory.slots[local_rank]) if x and x.saved.token == self._token]
+        stride, serial = 1 if self._is_flushing else self._plan.stride, self._serials.get(local_rank, 0)
+        own = [
+            (x.saved, slot)
+            for slot, x in enumerate(memory.slots[local_rank])
+            if x and x.saved.token == self._token and is_due(x.serial, stride, serial)
+        ]
         sent = self._sent.setdefault(local_rank, [])
         unsent = [x for x in own if x[0] not in sent and (self._is_flushing or x[0] > max(sent, default=NOTHING))]
         saved, slot = max(unsent, default=(NOTHING, 0))
@@ -181,17 +194,18 @@ class SimulatedCopies:
         if header is None or saved == NOTHING or not self._plan.holders:
             return
         sent.append(saved)
+        self._serials[local_rank] = header.serial
         self._sending.add(local_rank)
         memory.copied[local_rank] = slot
         for holder in self._plan.holders:
             self._send(holder, header)
-        self._sidecar.later(self._rng.uniform(*COPY_S), lambda: self._sent_to_all(memory, local_rank))
+        self._sidecar.later(self._copy_s(), lambda: self._sent_to_all(memory, local_rank))
 
     def _send(self, holder: CopyHolder, header: Header) -> None:
         token, group_rank, pod = self._token, self._group_rank, self._pod.cluster.pod_at(holder.ip)
         if pod is None or not reachable(self._pod.machine, pod.machine) or self._rng.random() < CUT:
             return
-        delay = self._rng.uniform(*COPY_S)
+        delay = self._copy_s()
         self._arrived_at = max(self._arrived_at, self._world.now + 0.001 + delay)
 
         def begin() -> None:
@@ -216,9 +230,18 @@ class SimulatedCopies:
         if pod.sidecar is not None:
             pod.sidecar.later(0.001, begin)
 
+    def _copy_s(self) -> float:
+        return self._rng.uniform(*SLOW_LINKS.get(self._pod.machine.name, COPY_S))
+
     def _sent_to_all(self, memory: SimulatedMemory, local_rank: int) -> None:
         self._sending.discard(local_rank)
-        memory.copied.pop(local_rank, None)
+        serials = [x.serial for x in memory.slots[local_rank] if x and x.saved.token == self._token]
+        self._need.on_copied(max(serials, default=0) - self._serials.get(local_rank, 0))
+        if self._need.stride is not None and self._need.stride != self._reported_need:
+            self._reported_need = self._need.stride
+            self._sidecar.handle(e.CopyStrideNeeded(self._need.stride))
+        if self._plan.stride == 1:
+            memory.copied.pop(local_rank, None)
         self._on_save(local_rank)
 
     # Fetching -------------------------------------------------------------------------------------------------------

@@ -126,6 +126,23 @@ def test_a_lost_pod_costs_a_few_steps_each_time() -> None:
         assert given.recovery().tier is Tier.PEER
 
 
+@pytest.mark.parametrize("is_slow", [True, False])
+@slow_copies(0.05)
+def test_pods_with_slow_and_with_fast_links_have_copies_of_the_same_steps(is_slow: bool) -> None:
+    # given a pod whose copies take several steps, and spares that keep the copies of all pods
+    given = job(spares=3, steps=4000, copies=1, machines=12)
+    slow, fast = given.members[1:]
+    with mock.patch.dict(snapshots.SLOW_LINKS, {slow.machine.name: (1.3, 1.3)}):
+        given.later(20.0)
+        (slow if is_slow else fast).kill()
+        given.next_round_steps()
+    # then the loss of a pod costs at most a stride, and the steps during a copy
+    recovery = given.recovery()
+    assert recovery.tier is Tier.PEER, recovery.tier_reason
+    assert recovery.lost_steps is not None
+    assert recovery.lost_steps <= 16 + 6
+
+
 @pytest.mark.usefixtures("reliable")
 def test_a_lost_node_with_the_coordinator_and_copies_costs_a_few_steps() -> None:
     given = job(steps=4000, spares=2, copies=1)

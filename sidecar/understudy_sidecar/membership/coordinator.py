@@ -302,8 +302,8 @@ class Coordinator:
                 member, message.token
             ):
                 self._on_running(member, message, now)
-            case m.CopiesKept():
-                restoring.on_copies_kept(state, member, message)
+            case m.CopiesKept() | m.CopyStride():
+                self._on_copies(member, message)
             case m.Replicas():
                 rollouts.on_replicas(state, member, message)
             case m.ConfigChangeAck():
@@ -356,6 +356,13 @@ class Coordinator:
                 round_progress.on_collectives(self.state, member, message, now)
             case m.CopyFetched():
                 restoring.on_copy_fetched(self.state, member, message)
+
+    def _on_copies(self, member: MemberRecord, message: m.CopiesKept | m.CopyStride) -> None:
+        match message:
+            case m.CopiesKept():
+                restoring.on_copies_kept(self.state, member, message)
+            case m.CopyStride():
+                copies.on_stride(self.state, member, message)
 
     def _on_heartbeat_ack(self, member: MemberRecord, number: int, now: float) -> None:
         state = self.state

@@ -121,9 +121,11 @@ class CopyPlacement:
 
     holders: dict[int, tuple[str, ...]] = field(default_factory=dict)  # uids by group rank
     plans: dict[str, CopyPlan] = field(default_factory=dict)  # by uid
-    #: The facts from which the plans were made: Joins and domains, the number of members with ranks, and uids of those
-    #: that leave.
-    facts: tuple[list[m.Join], list[str], int, set[str]] = field(default_factory=lambda: ([], [], 0, set()))
+    #: The facts from which the plans were made: Joins and domains, the number of members with ranks, the uids of those
+    #: that leave, and the stride.
+    facts: tuple[list[m.Join], list[str], int, set[str], int] = field(default_factory=lambda: ([], [], 0, set(), 1))
+    stride: int = 1  # of all copies
+    lower_at: float | None = None  # when the stride may fall; None: no member needs less than before
     removals: int = 0  # the roster's count of removals when the holders were last checked
     place_at: float | None = None  # when the copies of a round that continues are placed again; None: they have been
 

@@ -4,7 +4,9 @@ Rules: copy_placement.py decides. A member with ranks gets its plan with its Ass
 copies too, with PlanCopies. A holder that is lost while the round runs is replaced at once: the members that this
 concerns get PlanCopies. A new coordinator learns the placement from the Joins, so copies stay where they are. While the
 members stay the same, so do their plans. A round of the previous coordinator that continues keeps its plans for
-HOLDERS_JOIN_S: a holder without ranks may join later than the members with ranks.
+HOLDERS_JOIN_S: a holder without ranks may join later than the members with ranks. All plans have the same stride, the
+largest one that a member with ranks needs (copy_stride.py). While a round runs, it grows at once, and falls at most
+once in LOWER_S.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,10 +15,12 @@ from understudy_protocol import membership as m
 from understudy_protocol.snapshots import CopyHolder, CopyOwner, CopyPlan
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.copy_placement import Site, place_copies
+from understudy_sidecar.membership.copy_stride import MAX_STRIDE
 from understudy_sidecar.membership.roster import MemberRecord
 from understudy_sidecar.membership.round_state import RoundPhase
 
 HOLDERS_JOIN_S = 5.0
+LOWER_S = 60.0
 #: A pod reports the owners in its plan, and the owners whose copies it has. Each of these two lists has at most as many
 #: owners as the job wants copies.
 MOST_OWNERS = 2
@@ -27,6 +31,7 @@ def plan_round(state: CoordinatorState, active: Sequence[MemberRecord]) -> dict[
     if not state.shape.snapshot_copies:
         return {}
     state.copies.place_at = None
+    _choose_stride(state, active)
     _send(state, [member.uid for member in _place(state, active)])
     return state.copies.plans
 
@@ -50,12 +55,28 @@ def on_time(state: CoordinatorState) -> None:
         _replace_missing(state)
     elif place_at is not None and state.now >= place_at:
         state.copies.holders, state.copies.place_at = _holders_of_joins(state), None
-        unknown = {member.uid for member in state.roster.active_members() if member.kept is None}
+        active = state.roster.active_members()
+        _choose_stride(state, active)
+        unknown = {member.uid for member in active if member.kept is None or state.copies.stride > 1}
         _send(state, _place_again(state) | unknown)
+    elif state.copies.lower_at is not None and state.now >= state.copies.lower_at:
+        _change_stride(state)
 
 
 def deadline(state: CoordinatorState) -> float | None:
-    return state.copies.place_at if state.round.phase is RoundPhase.RUNNING else None
+    times = (state.copies.place_at, state.copies.lower_at)
+    return min((x for x in times if x is not None), default=None) if state.round.phase is RoundPhase.RUNNING else None
+
+
+def on_stride(state: CoordinatorState, member: MemberRecord, message: m.CopyStride) -> None:
+    member.copy_stride = min(max(1, message.stride), MAX_STRIDE)
+    copies = state.copies
+    if member.group_rank is None or state.round.phase is not RoundPhase.RUNNING or not copies.holders:
+        return  # the next plan has it
+    if member.copy_stride > copies.stride:
+        _change_stride(state)
+    elif copies.lower_at is None and member.copy_stride < copies.stride:
+        copies.lower_at = state.now + LOWER_S
 
 
 def on_rejoined(state: CoordinatorState, member: MemberRecord) -> None:
@@ -67,6 +88,19 @@ def on_rejoined(state: CoordinatorState, member: MemberRecord) -> None:
 def holders_without_ranks(state: CoordinatorState) -> list[MemberRecord]:
     """The waiting members, which may keep copies."""
     return state.roster.waiting_members() if state.shape.snapshot_copies else []
+
+
+def _choose_stride(state: CoordinatorState, active: Iterable[MemberRecord]) -> None:
+    state.copies.stride = max((member.copy_stride for member in active), default=1)
+    state.copies.lower_at = None
+
+
+def _change_stride(state: CoordinatorState) -> None:
+    active, before = state.roster.active_members(), state.copies.stride
+    _choose_stride(state, active)
+    if state.copies.stride != before:
+        _place(state, active)
+        _send(state, [member.uid for member in active])
 
 
 def _replace_missing(state: CoordinatorState) -> None:
@@ -93,7 +127,7 @@ def _place(state: CoordinatorState, active: Sequence[MemberRecord]) -> list[Memb
     copies, roster, waiting = state.copies, state.roster, holders_without_ranks(state)
     members = [*active, *waiting]
     domains = [state.nodes.domain(member.node) for member in members]
-    facts = ([member.join for member in members], domains, len(active), {*roster.leaving})
+    facts = ([member.join for member in members], domains, len(active), {*roster.leaving}, copies.stride)
     copies.removals = roster.removals
     if facts != copies.facts:
         sites = [_site(state, member) for member in members]
@@ -105,11 +139,13 @@ def _place(state: CoordinatorState, active: Sequence[MemberRecord]) -> list[Memb
             state.shape.snapshot_copies,
         )
         copies.facts, copies.holders = facts, dict(enumerate(placed))
-        copies.plans = _plans(members, placed, len(active) * state.shape.nproc_per_node)
+        copies.plans = _plans(members, placed, len(active) * state.shape.nproc_per_node, copies.stride)
     return waiting
 
 
-def _plans(members: Sequence[MemberRecord], placed: Sequence[tuple[str, ...]], world_size: int) -> dict[str, CopyPlan]:
+def _plans(
+    members: Sequence[MemberRecord], placed: Sequence[tuple[str, ...]], world_size: int, stride: int
+) -> dict[str, CopyPlan]:
     """placed: the uids of the holders of each group rank. The members with ranks come first, by rank."""
     owners: dict[str, tuple[CopyOwner, ...]] = {}
     for rank, uids in enumerate(placed):
@@ -121,6 +157,7 @@ def _plans(members: Sequence[MemberRecord], placed: Sequence[tuple[str, ...]], w
             world_size,
             tuple(sites[uid] for uid in placed[number]) if number < len(placed) else (),
             owners.get(member.uid, ()),
+            stride,
         )
         for number, member in enumerate(members)
     }

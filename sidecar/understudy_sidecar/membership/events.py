@@ -273,7 +273,14 @@ class ClosedByOperator:
     close: membership.Close
 
 
-CopyEvent = CopiesPlanned | CopyOverwrites | CopyFetched | CopiesFlushed
+@dataclass(frozen=True)
+class CopyStrideNeeded:
+    """Of this pod's copies: see copy_stride.py."""
+
+    stride: int
+
+
+CopyEvent = CopiesPlanned | CopyOverwrites | CopyFetched | CopiesFlushed | CopyStrideNeeded
 MemberEvent = (
     LauncherUp
     | FromLauncher

@@ -62,6 +62,7 @@ from understudy_sidecar.membership.events import (
     CopyEvent,
     CopyFetched,
     CopyOverwrites,
+    CopyStrideNeeded,
     FromCoordinator,
     FromLauncher,
     FromWorker,
@@ -132,7 +133,7 @@ class Member:
                 member_link.on_called_by(me, ip)
             case LeaveRequested() | Unfit() | ClosedByOperator():
                 member_end.on_event(me, event, now)
-            case CopiesPlanned() | CopyOverwrites() | CopyFetched() | CopiesFlushed():
+            case CopiesPlanned() | CopyOverwrites() | CopyFetched() | CopiesFlushed() | CopyStrideNeeded():
                 self._on_copies(event)
             case VerdictAnnotated(verdict):
                 member_orders.on_annotated(me, verdict)

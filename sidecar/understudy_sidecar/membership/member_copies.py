@@ -18,6 +18,7 @@ from understudy_sidecar.membership.events import (
     CopiesPlanned,
     CopyFetched,
     CopyOverwrites,
+    CopyStrideNeeded,
     FetchCopy,
     FlushCopies,
     PlanCopies,
@@ -56,9 +57,16 @@ def on_welcome(me: MemberState, token: RoundToken) -> None:
     copies = me.copies
     if token > max(copies.token, me.workers.token, copies.missed):
         copies.missed_before, copies.missed = copies.missed, token
+    if copies.stride > 1:
+        me.send(m.CopyStride(copies.stride))
 
 
-def on_event(me: MemberState, event: CopiesPlanned | CopyOverwrites | CopyFetched) -> None:
+def on_event(me: MemberState, event: CopiesPlanned | CopyOverwrites | CopyFetched | CopyStrideNeeded) -> None:
+    if isinstance(event, CopyStrideNeeded):
+        if event.stride != me.copies.stride:
+            me.copies.stride = event.stride
+            me.send(m.CopyStride(event.stride))
+        return
     if isinstance(event, CopyOverwrites):
         _on_overwritten(me, (event.saved,))
         member_workers.on_copies(me)

@@ -96,6 +96,7 @@ class MemberCopies:
     fetched: tuple[FetchedStep, ...] = ()  # into the memory of the pod's own ranks
     all_overwritten: bool = False  # perhaps: a fetch has ended without a report
     flushing: RoundToken | None = None  # the workers of this round have ended, and their snapshots are being copied
+    stride: int = 1  # that this pod needs
 
 
 @dataclass

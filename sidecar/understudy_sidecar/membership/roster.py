@@ -32,6 +32,7 @@ class MemberRecord:
     failure: WorkerFailed | None = None  # of a claimed round, reported before the round was adopted
     saved: SavedSteps | None = field(init=False)  # its snapshots for the round of its Join
     kept: tuple[KeptSteps, ...] | None = field(init=False)  # the copies that it kept then; None: not known yet
+    copy_stride: int = 1  # that it needs
     assign: Assign | None = None  # of the running round; sent again to a member that reconnects without it
     stepped: RoundToken = field(init=False)  # the newest round in which its workers have made a step
     leaving_until: float | None = None

@@ -61,6 +61,14 @@ def test_a_snapshot_that_a_script_cannot_unpack_is_kept(rounds: Rounds, error: E
     assert worker(rounds).load(unpack) == STATE
 
 
+def test_saves_have_the_same_numbers_in_all_ranks_although_one_rank_has_stored_nothing(rounds: Rounds) -> None:
+    of_rank = worker(rounds)
+    assert of_rank.load(unpack) == STATE
+    assert [of_rank.save(step, STATE, pack) for step in (8, -1, 9)] == [True, False, True]
+    headers = [header for header in rounds.memory._slots()[0] if header is not None]
+    assert sorted((header.saved.step, header.serial) for header in headers) == [(8, 1), (9, 3)]
+
+
 def test_a_snapshot_that_has_changed_is_discarded(rounds: Rounds) -> None:
     for slot in (0, 1):
         os.pwrite(rounds.memory.files[0], b"T", PAGE + slot * (PAGE + (1 << 20)) + PAGE)

@@ -25,6 +25,7 @@ from understudy_sidecar.membership.events import (
     CopyEvent,
     CopyFetched,
     CopyOverwrites,
+    CopyStrideNeeded,
     FetchCopy,
     FlushCopies,
     PlanCopies,
@@ -47,8 +48,15 @@ class CopyingPod:
         self.memory = SnapshotMemory(1, slot_bytes, 1, copies=1)
         self.slot_bytes = slot_bytes
         self.events: list[CopyEvent] = []
-        self.link = CopyLink(Setup(key.hex(), JOB, self.uid, 1), self.events.append)
+        self.strides: list[int] = []  # the strides that its process has reported
+        self.link = CopyLink(Setup(key.hex(), JOB, self.uid, 1), self._on_event)
         self.server = Server(None, SidecarIdentity(self.uid, self.address, bytes(32)), key, JOB, peers=self.link)
+
+    def _on_event(self, event: CopyEvent) -> None:
+        if isinstance(event, CopyStrideNeeded):
+            self.strides.append(event.stride)
+        else:
+            self.events.append(event)
 
     @property
     def holder(self) -> CopyHolder:
@@ -59,10 +67,15 @@ class CopyingPod:
         return CopyOwner(self.group_rank, self.uid)
 
     async def plan(
-        self, *, token: RoundToken = R0, holders: tuple[CopyHolder, ...] = (), owners: tuple[CopyOwner, ...] = ()
+        self,
+        *,
+        token: RoundToken = R0,
+        holders: tuple[CopyHolder, ...] = (),
+        owners: tuple[CopyOwner, ...] = (),
+        stride: int = 1,
     ) -> tuple[KeptSteps, ...]:
         """Return the answer."""
-        self.link.do(PlanCopies(token, self.group_rank, CopyPlan(WORLD, holders, owners)))
+        self.link.do(PlanCopies(token, self.group_rank, CopyPlan(WORLD, holders, owners, stride)))
         answered = await self.next_event()
         assert isinstance(answered, CopiesPlanned)
         assert answered.token == token

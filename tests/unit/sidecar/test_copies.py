@@ -39,6 +39,7 @@ from understudy_sidecar.peer_calls import CallFailed, call
 pytestmark = pytest.mark.timeout(240)
 OTHER_KEY = bytes(range(100, 132))
 R2 = RoundToken(1, 1, 2)
+LONG = 24 << 20  # bytes: more than sockets buffer
 
 
 def state(size: int, seed: int = 0) -> bytes:
@@ -133,6 +134,52 @@ async def test_snapshots_that_are_saved_while_another_one_is_sent_are_skipped_an
         counts = owner.link.counts
         assert (counts.copied, counts.skipped, counts.failed) == (2, 2, 0)
         assert owner.copied_slot() == 0
+
+
+async def test_with_a_stride_only_its_saves_are_copied_and_the_newest_one_stays_in_the_own_memory() -> None:
+    async with copying_pods() as (owner, keeper, _):
+        await keeper.plan(owners=(owner.owner,))
+        for serial, step in ((1, 10), (2, 11)):
+            owner.save(step, state(5000), serial=serial)
+        await owner.plan(holders=(keeper.holder,), stride=4)
+        await until_kept(keeper, owner, 10)
+        # then the slot of step 10 stays marked, until the fifth save was copied
+        assert owner.copied_slot() == 1
+        owner.save(13, state(5000), serial=5)
+        await until_kept(keeper, owner, 13)
+        assert await keeper.kept_steps(R0, (owner.owner,)) == [10, 13]
+        assert owner.copied_slot() == 2
+        # and the next round begins without a mark
+        await owner.plan(token=R1, holders=(keeper.holder,), stride=4)
+        await until(lambda: owner.copied_slot() == 0, "the end of the mark")
+
+
+@asynccontextmanager
+async def a_long_copy() -> AsyncIterator[tuple[CopyingPod, CopyingPod]]:
+    """The copy of step 10, the second one, lasts until the context ends: the pod that keeps it does not read."""
+    async with copying_pods(LONG) as (owner, keeper, _):
+        await planned(owner, keeper)
+        await copied(owner, keeper, 9, state(5000))
+        keeper.signal_process(signal.SIGSTOP)
+        owner.save(10, bytes(LONG), serial=2)
+        await until(lambda: owner.copied_slot() == 1, "a copy")
+        yield owner, keeper
+
+
+async def test_another_stride_does_not_interrupt_a_copy() -> None:
+    async with a_long_copy() as (owner, keeper):
+        await owner.plan(holders=(keeper.holder,), stride=8)
+        keeper.signal_process(signal.SIGCONT)
+        # then it is completed, although the second save would not be copied with this stride
+        await until_kept(keeper, owner, 10)
+
+
+async def test_a_pod_reports_the_stride_that_it_needs() -> None:
+    async with a_long_copy() as (owner, keeper):
+        # given three saves during a copy
+        owner.save(13, state(5000), serial=5)
+        keeper.signal_process(signal.SIGCONT)
+        await until(lambda: owner.strides[-1:] == [8], "the stride")
 
 
 async def test_while_a_slot_is_written_to_storage_only_its_snapshot_is_copied() -> None:

@@ -378,3 +378,16 @@ def test_a_leaving_pod_whose_launcher_has_ended_calls_the_next_coordinator_until
     )
     driven.hear(replace(WELCOME, token=R1))
     assert to_coordinator(driven.do(e.CopiesFlushed(R1))) == [m.Gone("its launcher has ended")]
+
+
+# The stride
+
+
+def test_a_member_reports_the_stride_that_it_needs_and_repeats_it_to_the_next_coordinator() -> None:
+    driven = assigned()
+    assert to_coordinator(driven.do(e.CopyStrideNeeded(1))) == []
+    assert to_coordinator(driven.do(e.CopyStrideNeeded(4))) == [m.CopyStride(4)]
+    driven.do(e.LinkDown())
+    driven.do(e.LinkUp("10.0.0.9"))
+    assert m.CopyStride(4) in to_coordinator(driven.hear(WELCOME))
+    assert to_coordinator(driven.do(e.CopyStrideNeeded(1))) == [m.CopyStride(1)]

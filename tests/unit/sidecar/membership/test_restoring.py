@@ -476,6 +476,70 @@ def test_a_holder_that_is_lost_while_the_round_runs_is_replaced_at_once() -> Non
     assert plans(driven, "active-1") == [(["uid-active-0"], [0])]
 
 
+def strides(driven: DrivenCoordinator, *names: str) -> list[list[int]]:
+    """In the plans of these pods since the last call."""
+    found = [[p.stride for x in driven.sent.get(name, []) if (p := plan_in(x)) is not None] for name in names]
+    driven.sent.clear()
+    return found
+
+
+ACTIVE = ("active-0", "active-1")
+
+
+def test_all_pods_get_the_largest_stride_that_one_of_them_needs() -> None:
+    driven = copying()
+    driven.sent.clear()
+    driven.receive("active-0", m.CopyStride(4))
+    assert strides(driven, *ACTIVE, "spare-0") == [[4], [4], []]
+    # and a smaller need changes nothing
+    driven.receive("active-1", m.CopyStride(2))
+    assert strides(driven, *ACTIVE) == [[], []]
+    # and the next round begins with it
+    driven.fail_worker("active-1")
+    assert strides(driven, *ACTIVE) == [[4], [4]]
+
+
+def test_the_stride_falls_a_minute_after_its_pod_needs_less() -> None:
+    driven = copying()
+    for name, stride in (("active-0", 8), ("active-1", 2)):
+        driven.receive(name, m.CopyStride(stride))
+    driven.sent.clear()
+    driven.receive("active-0", m.CopyStride(1))
+    driven.later(59, *ACTIVE, "spare-0")
+    assert strides(driven, *ACTIVE) == [[], []]
+    driven.later(2, *ACTIVE, "spare-0")
+    assert strides(driven, *ACTIVE) == [[2], [2]]
+
+
+def test_the_need_of_a_pod_without_ranks_does_not_count_before_it_has_some() -> None:
+    driven = copying()
+    driven.sent.clear()
+    driven.receive("spare-0", m.CopyStride(8))
+    assert strides(driven, *ACTIVE) == [[], []]
+    driven.drop("active-1")
+    assert strides(driven, "active-0", "spare-0") == [[8], [8]]
+
+
+def test_a_stride_out_of_range_is_limited() -> None:
+    driven = copying()
+    driven.sent.clear()
+    for stride in (-3, 1 << 60):
+        driven.receive("active-0", m.CopyStride(stride))
+    assert strides(driven, *ACTIVE) == [[1 << 16], [1 << 16]]
+
+
+def test_a_new_coordinator_keeps_the_stride_that_members_need() -> None:
+    driven = elected_in_round_1()
+    saved = SavedSteps(steps_of(R0, 6, 7).whole, choice=NO_POD)
+    driven.join("active-0", R1, 0, WorkersState.RUNNING, saved=saved, term=Term(1, 2), kept=kept(rank_1=()))
+    driven.join("active-1", R1, 1, WorkersState.RUNNING, saved=saved, term=Term(1, 2), kept=kept(rank_0=()))
+    driven.join("spare-0", term=Term(1, 2))
+    driven.receive("active-1", m.CopyStride(4))
+    driven.later(10, *ACTIVE, "spare-0")
+    assert driven.token == R1
+    assert strides(driven, *ACTIVE) == [[4], [4]]
+
+
 def elected_in_round_1() -> DrivenCoordinator:
     uids = ("uid-active-0", "uid-active-1", "uid-spare-0")
     snapshot = m.LeaderSnapshot(ConfigVersion(1, 1, 1), uids, (), "uid-coordinator-0", {}, token=R1, stepped=R0)
