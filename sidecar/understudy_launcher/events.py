@@ -19,6 +19,7 @@ from understudy_protocol.launcher import (
     Preload,
     RenewStore,
     Restore,
+    SnapshotsStored,
     StartWorkers,
     StopWorkers,
     TakeOver,
@@ -232,6 +233,13 @@ class DevicesChecked:
 
 
 @dataclass(frozen=True)
+class StorageReported:
+    """The process that writes snapshots to storage has reported its counts."""
+
+    stored: SnapshotsStored
+
+
+@dataclass(frozen=True)
 class SnapshotsRead:
     """The answer to ReadSnapshots: the snapshots that each rank of the pod can restore in this round, oldest first."""
 
@@ -282,6 +290,7 @@ Event = Union[
     LearningEnded,
     SecondZygoteLost,
     DevicesChecked,
+    StorageReported,
     SnapshotsRead,
     AskedToEnd,
     Tick,

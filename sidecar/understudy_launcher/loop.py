@@ -54,6 +54,7 @@ _SIDECAR = "sidecar"
 _ZYGOTE = "zygote"
 _LOGS = "logs"
 _DEVICES = "devices"
+_STORAGE = "storage"
 _COMMAND = "command"
 
 
@@ -224,7 +225,7 @@ class Loop:
             return None
         self._workers.snapshot_files = memory.files
         if settings.snapshot_storage is not None:
-            self._storage = SnapshotStorage(memory.files, settings.snapshot_storage)
+            self._storage = SnapshotStorage(memory.files, settings.snapshot_storage, self._watch_storage, self._unwatch)
             self._start_storage()
         return memory
 
@@ -235,6 +236,16 @@ class Loop:
             self._storage.start()
         except OSError as error:
             self._logs.write_line(f"no snapshot is written to storage in this round: {error.strerror}")
+
+    def _on_ready(self, source: Any) -> None:
+        """A child of the launcher has sent something."""
+        if source == _LOGS:
+            self._logs.revive()
+        elif source == _DEVICES:
+            self._queue.extend(self._devices.on_packet())
+        elif source == _STORAGE and self._storage is not None:
+            stored = self._storage.receive()
+            self._queue.extend([] if stored is None else [e.StorageReported(stored)])
 
     def _pass_snapshot_files(self) -> None:
         """Once they are allocated: a page counts as the memory of the container that touches it first."""
@@ -467,10 +478,8 @@ class Loop:
         for key, mask in ready:
             if key.data == _WAKEUP:
                 self._on_signals()
-            elif key.data == _LOGS:
-                self._logs.revive()
-            elif key.data == _DEVICES:
-                self._queue.extend(self._devices.on_packet())
+            elif key.data in (_LOGS, _DEVICES, _STORAGE):
+                self._on_ready(key.data)
             elif key.data == _SIDECAR:
                 self._on_sidecar(mask)
             elif key.data == _COMMAND:
@@ -543,6 +552,9 @@ class Loop:
 
     def _watch_devices(self, pipe: int) -> None:
         self._selector.register(pipe, selectors.EVENT_READ, _DEVICES)
+
+    def _watch_storage(self, pipe: int) -> None:
+        self._selector.register(pipe, selectors.EVENT_READ, _STORAGE)
 
     def _unwatch(self, fd: int) -> None:
         self._selector.unregister(fd)

@@ -146,6 +146,7 @@ class Supervisor:
         self._last_step_at: Optional[float] = None  # when any worker of any round made its last step
         self._stepped = NO_ROUND  # the newest round in which a worker made a step
         self._snapshots = snapshots  # there is memory for them
+        self._stored: Optional[m.SnapshotsStored] = None  # the newest report
         #: In the newest round whose workers have reported a step. None: also if that round has counted its steps.
         self._newest_made: Optional[MadeStep] = None
         self._fetched_since = NO_ROUND  # the oldest round since the last round with a choice
@@ -170,6 +171,7 @@ class Supervisor:
             m.RenewStore: self._on_renew_store,
             m.CheckReadiness: self._on_check,
             m.Ping: self._on_ping,
+            e.StorageReported: self._on_storage_reported,
             m.Preload: self._on_preload,
             **dict.fromkeys((e.ModulesLearned, e.ModuleRefused, e.LearningEnded), self._on_learning),
             e.ZygoteChecked: self._on_check,
@@ -228,6 +230,8 @@ class Supervisor:
             self._report(m.ForkFallback(self._warm.fork_fallback_reason))
         if self._learning.modules:
             self._report(m.Learned(self._learning.modules))
+        if self._stored is not None:
+            self._report(self._stored)
         if self._graces.pod_by is not None:
             self._report(m.Terminating(max(0.0, self._graces.pod_by - now)))
 
@@ -594,6 +598,10 @@ class Supervisor:
     def _on_check(self, event: Union[m.CheckReadiness, Answer], now: float) -> None:
         if self.phase is LauncherPhase.IDLE or isinstance(event, e.DevicesChecked):
             self._out.extend(self._self_check.handle(event, now))
+
+    def _on_storage_reported(self, event: e.StorageReported, now: float) -> None:
+        self._stored = event.stored
+        self._report(event.stored)
 
     def _on_ping(self, ping: m.Ping, now: float) -> None:
         self._report(m.Pong(ping.number))

@@ -197,6 +197,18 @@ class Learned:
 
 
 @dataclass(frozen=True)
+class SnapshotsStored:
+    """The snapshots that this pod has written to storage since its launcher's start. Sent after changes, and on each
+    connect if there are any.
+    """
+
+    written: int  # of its ranks
+    failed: int
+    step: Optional[int] = None  # the newest one that has the files of all ranks, if rank 0 was in this pod
+    at: float = 0.0  # when that was found, in seconds since 1970
+
+
+@dataclass(frozen=True)
 class StartWorkers:
     """Kill all running workers, then start nprocPerNode workers of this round."""
 
@@ -334,6 +346,7 @@ TO_SIDECAR = (
     Pong,
     ForkFallback,
     Learned,
+    SnapshotsStored,
 )
 TO_LAUNCHER = (
     StartWorkers,

@@ -52,7 +52,7 @@ from understudy_sidecar.membership.events import (
     WatchMachines,
 )
 from understudy_sidecar.membership.member_state import Identity
-from understudy_sidecar.metrics import CoordinatorMetrics, text_of
+from understudy_sidecar.metrics import CoordinatorMetrics, text_of, text_of_stored
 from understudy_sidecar.rollouts_link import RolloutsLink
 from understudy_sidecar.server import Server
 from understudy_sidecar.settings import Settings, sidecar_identity
@@ -161,9 +161,8 @@ class Sidecar:
         probes.close()
 
     def _metrics_text(self) -> bytes:
-        return self._metrics.text(self._core.coordinator) + (
-            b"" if self._copies is None else text_of(self._copies.counts)
-        )
+        copies = b"" if self._copies is None else text_of(self._copies.counts)
+        return self._metrics.text(self._core.coordinator) + copies + text_of_stored(self._core.member.stored)
 
     def _on_node_file(self, exists: bool) -> None:
         log.info("%s %s on the node", self._settings.nologin, "exists" if exists else "does not exist")

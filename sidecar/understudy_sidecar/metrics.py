@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from understudy_protocol.enums import NO_ROUND, Fault
+from understudy_protocol.launcher import SnapshotsStored
 from understudy_sidecar.copy_commands import CopyCounts
 from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.round_state import RoundPhase
@@ -69,6 +70,23 @@ COPIES = MetricDescription(
 COPIED_BYTES = MetricDescription(
     "understudy_snapshot_copied_bytes_total", "Counter", "Bytes of copies that were sent to other pods."
 )
+STORED = MetricDescription(
+    "understudy_snapshot_storage_writes_total",
+    "Counter",
+    "Snapshots of this pod's ranks: Written to spec.snapshots.storage, or Failed. Absent before the first one.",
+    ("result",),
+)
+STORED_STEP = MetricDescription(
+    "understudy_snapshot_storage_step",
+    "Gauge",
+    "The newest step on storage with the files of all ranks. Only pods that have or had rank 0 report it: the step of "
+    "a job is the maximum.",
+)
+STORED_AT = MetricDescription(
+    "understudy_snapshot_storage_timestamp_seconds",
+    "Gauge",
+    "When that step was found to be complete, in seconds since 1970: its age is time() minus the job's maximum.",
+)
 DESCRIBED = (
     IS_COORDINATOR,
     MEMBERS,
@@ -80,6 +98,9 @@ DESCRIBED = (
     FAULTS_REPORTED,
     COPIES,
     COPIED_BYTES,
+    STORED,
+    STORED_STEP,
+    STORED_AT,
 )
 
 
@@ -164,6 +185,17 @@ def text_of(counts: CopyCounts) -> bytes:
     """The metrics of a pod that has copies of its snapshots."""
     by_result = {"Copied": counts.copied, "Skipped": counts.skipped, "Failed": counts.failed}
     lines = [*_counted(COPIES, tuple(by_result), by_result), *_plain(COPIED_BYTES, counts.copied_bytes)]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def text_of_stored(stored: SnapshotsStored | None) -> bytes:
+    """The metrics of a pod whose snapshots are written to storage."""
+    if stored is None:
+        return b""
+    by_result = {"Written": stored.written, "Failed": stored.failed}
+    lines = [*_counted(STORED, tuple(by_result), by_result)]
+    if stored.step is not None:
+        lines += [*_plain(STORED_STEP, stored.step), *_plain(STORED_AT, int(stored.at))]
     return ("\n".join(lines) + "\n").encode()
 
 

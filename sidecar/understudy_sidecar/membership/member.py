@@ -46,6 +46,7 @@ table.
 
 from understudy_protocol import membership as m
 from understudy_protocol.enums import RoundToken, WorkersState
+from understudy_protocol.launcher import SnapshotsStored
 from understudy_sidecar.membership import (
     member_copies,
     member_end,
@@ -152,6 +153,11 @@ class Member:
             member_launcher.on_copies_flushed(self._me, event.token)
         else:
             member_copies.on_event(self._me, event)
+
+    @property
+    def stored(self) -> SnapshotsStored | None:
+        """The snapshots of this pod on storage."""
+        return self._me.workers.stored
 
     def deadline(self) -> float | None:
         """The next time at which a timeout or the fence expires, or the sidecar ends; None if there is none."""

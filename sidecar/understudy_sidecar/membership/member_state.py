@@ -8,6 +8,7 @@ from enum import Enum
 
 from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, NO_TERM, RoundToken, Term, WorkersState
+from understudy_protocol.launcher import SnapshotsStored
 from understudy_protocol.snapshots import CopyPlan, FetchedStep, KeptSteps, SavedStep, SavedSteps
 from understudy_sidecar.membership.calling import Calls
 from understudy_sidecar.membership.device_watch import DeviceWatch
@@ -78,6 +79,7 @@ class MemberWorkers:
     replicas: dict[int, m.Replicas] = field(default_factory=dict)  # the newest report of each rank that ran here
     fork_fallback_reason: str = ""  # why workers are not forked, as the launcher reports
     learned_modules: tuple[str, ...] = ()  # by the fork server
+    stored: SnapshotsStored | None = None  # on storage, since the launcher's start
 
 
 @dataclass

@@ -39,9 +39,8 @@ def on_message(me: MemberState, message: object, now: float) -> None:
     match message:
         case l.ForkFallback(reason):
             _on_fork_fallback(me, reason)
-        case l.Learned(modules):
-            workers.learned_modules = modules
-            _send_learned(me)
+        case l.Learned() | l.SnapshotsStored():
+            _on_pod_info(me, message)
         case l.NextPort(port, store_port):
             workers.master_port, workers.store_port = port, store_port
             me.send(m.Port(port, store_port))
@@ -207,6 +206,15 @@ def _on_step(me: MemberState, progress: m.Progress) -> None:
 def _on_fork_fallback(me: MemberState, reason: str) -> None:
     me.workers.fork_fallback_reason = reason
     me.send(m.ForkFallback(reason))
+
+
+def _on_pod_info(me: MemberState, message: l.Learned | l.SnapshotsStored) -> None:
+    match message:
+        case l.Learned(modules):
+            me.workers.learned_modules = modules
+            _send_learned(me)
+        case l.SnapshotsStored():
+            me.workers.stored = message
 
 
 def _send_learned(me: MemberState) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import shutil
 import signal
 import struct
 import sys
@@ -14,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.snapshot_rounds import Rounds, token
-from understudy_launcher.snapshot_storage import SlotWriter, SnapshotStorage, StorageSettings
+from understudy_launcher.snapshot_storage import SlotWriter, SnapshotStorage, StorageSettings, total
+from understudy_protocol.launcher import SnapshotsStored
 from understudy_protocol.snapshot_slots import DamagedSnapshotError, Part, SnapshotSlots
 from understudy_protocol.snapshot_storage import SnapshotStorageError
 
@@ -341,6 +343,38 @@ def test_a_round_of_another_size_restores_none_with_the_reason(tmp_path: Path, m
     )
 
 
+# Counts
+
+
+def test_written_and_failed_snapshots_and_the_newest_complete_step_are_counted(
+    tmp_path: Path, make_job: Callable[..., Job]
+) -> None:
+    job = make_job(ranks=2)
+    of_rank_0, of_rank_1 = job.writers
+    job.save(9)
+    job.save(10)
+    of_rank_0.write_marked()
+    # then a step counts only when the other rank has written it, too
+    of_rank_0.look()
+    assert of_rank_0.stored == SnapshotsStored(written=1, failed=0)
+    of_rank_1.write_marked()
+    of_rank_0.look()
+    assert (of_rank_0.stored.written, of_rank_0.stored.step, of_rank_1.stored.step) == (1, 10, None)
+    assert abs(of_rank_0.stored.at - time.time()) < 60
+    # and if a step fails, the one before stays the newest
+    shutil.rmtree(tmp_path / "snapshots")
+    (tmp_path / "snapshots").touch()
+    job.save(20)
+    of_rank_0.write_marked()
+    of_rank_0.look()
+    assert (of_rank_0.stored.written, of_rank_0.stored.failed, of_rank_0.stored.step) == (1, 1, 10)
+
+
+def test_the_counts_of_a_pod_are_those_of_all_its_ranks() -> None:
+    of_ranks = (SnapshotsStored(3, 1), SnapshotsStored(2, 2, 20, 7.5))
+    assert total(of_ranks) == SnapshotsStored(5, 3, 20, 7.5)
+
+
 # The process
 
 
@@ -367,6 +401,33 @@ def test_the_process_writes_what_was_marked(tmp_path: Path, storage: tuple[Job, 
     job.save(9)
     job.save(10)
     wait_for(lambda: (tmp_path / "snapshots" / "0000000000.0000000001.0000000000-10-of-1" / "0").exists())
+
+
+def received(process: SnapshotStorage) -> list[int | None]:
+    """Written, failed and step of the next report."""
+    until, found = time.monotonic() + LIMIT_S, process.receive()
+    while found is None:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+        found = process.receive()
+    return [found.written, found.failed, found.step]
+
+
+def test_the_process_reports_its_counts_and_the_next_process_adds_to_them(
+    storage: tuple[Job, SnapshotStorage],
+) -> None:
+    job, process = storage
+    assert process.receive() is None
+    job.save(9)
+    job.save(10)
+    assert received(process) == [1, 0, 10]
+    os.kill(process.pid, signal.SIGKILL)
+    pid, _ = os.waitpid(process.pid, 0)
+    assert process.ended(pid)
+    assert process.receive() is None
+    process.start()
+    job.save(20)
+    assert received(process) == [2, 0, 20]
 
 
 def test_a_failure_of_the_storage_is_logged_once_and_saves_continue(

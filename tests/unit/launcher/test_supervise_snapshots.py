@@ -118,3 +118,10 @@ def test_without_memory_no_snapshots_are_read() -> None:
     effects = driven.do(start(0))
     assert e.Report(m.WorkersStarted(token(0))) in effects
     assert not [x for x in effects if isinstance(x, e.ReadSnapshots)]
+
+
+def test_the_counts_of_snapshots_on_storage_are_reported_and_repeated_to_a_sidecar_that_was_restarted() -> None:
+    driven, stored = with_snapshots(), m.SnapshotsStored(3, 1, 3000, 7.5)
+    assert e.Report(stored) not in driven.do(e.Connected())
+    assert driven.do(e.StorageReported(stored)) == [e.Report(stored)]
+    assert e.Report(stored) in driven.do(e.Connected())

@@ -12,11 +12,12 @@ from tests.unit.operator.metrics.reading import scraped
 from tests.unit.sidecar.membership.driven import DrivenCoordinator
 from understudy_protocol import membership as m
 from understudy_protocol.enums import RoundToken, Verdict, WorkersState
+from understudy_protocol.launcher import SnapshotsStored
 from understudy_sidecar import health
 from understudy_sidecar.copy_commands import CopyCounts
 from understudy_sidecar.membership.events import CoordinatorEvent
 from understudy_sidecar.membership.round_state import RoundPhase
-from understudy_sidecar.metrics import DESCRIBED, CoordinatorMetrics, text_of
+from understudy_sidecar.metrics import DESCRIBED, CoordinatorMetrics, text_of, text_of_stored
 
 ROUNDS, FAULTS = "understudy_coordinator_rounds_total", "understudy_coordinator_faults_total"
 BOTH = ("active-0", "active-1")
@@ -151,9 +152,21 @@ def test_the_copies_of_a_pods_snapshots_are_counted():
     }
 
 
+def test_the_snapshots_of_a_pod_on_storage_are_counted_with_the_newest_complete_step():
+    name = "understudy_snapshot_storage_writes_total"
+    counts = {(name, "Written"): 7, (name, "Failed"): 2}
+    assert text_of_stored(None) == b""
+    assert scraped(text_of_stored(SnapshotsStored(7, 2))) == counts
+    assert scraped(text_of_stored(SnapshotsStored(7, 2, 3000, 1763716005.25))) == counts | {
+        ("understudy_snapshot_storage_step",): 3000,
+        ("understudy_snapshot_storage_timestamp_seconds",): 1763716005,
+    }
+
+
 def test_exactly_the_reported_metrics_are_described(driven: Measured):
     driven.receive("active-0", m.Progress(driven.token, 7, None, 0.1, driven.now))
     found = driven.scrape() | scraped(text_of(CopyCounts(0, 0, 0, 0)))
+    found |= scraped(text_of_stored(SnapshotsStored(1, 0, 7, 1.0)))
     reported = {name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") for name, *_ in found}
     assert reported == {described.name for described in DESCRIBED}
 

@@ -815,6 +815,13 @@ def test_the_pod_of_rank_0_sends_each_coordinator_the_modules_that_it_has_learne
     assert learned in driven.hear(WELCOME)
 
 
+def test_a_member_keeps_the_counts_of_its_snapshots_on_storage_for_the_metrics() -> None:
+    driven = running()
+    assert driven.member.stored is None
+    assert driven.report(l.SnapshotsStored(3, 1, 3000, 7.5)) == []
+    assert driven.member.stored == l.SnapshotsStored(3, 1, 3000, 7.5)
+
+
 def test_a_pod_of_another_rank_does_not_send_them() -> None:
     driven = joined()
     driven.hear(assign(R0, rank=1))
