@@ -92,7 +92,7 @@ def is_complete(folder: str, stored: StoredStep) -> bool:
     """Whether each rank has written its file."""
     try:
         names = set(os.listdir(os.path.join(folder, stored.name)))
-    except FileNotFoundError:  # removed meanwhile
+    except (FileNotFoundError, NotADirectoryError):  # removed meanwhile, or a file of this name
         return False
     return all(str(rank) in names for rank in range(stored.world_size))
 

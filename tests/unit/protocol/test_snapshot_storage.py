@@ -48,6 +48,12 @@ def test_a_snapshot_without_the_file_of_a_rank_does_not_count(tmp_path: Path) ->
     )
 
 
+def test_a_file_with_the_name_of_a_snapshot_does_not_count(tmp_path: Path) -> None:
+    store(tmp_path, FIRST, "0", "1")
+    (tmp_path / SECOND).touch()
+    assert choose(str(tmp_path), 2, None) == StorageChoice(FIRST)
+
+
 def test_a_world_of_another_size_restores_none_and_gives_the_reason(tmp_path: Path) -> None:
     store(tmp_path, FIRST, "0", "1")
     assert choose(str(tmp_path), 3, None) == StorageChoice(
