@@ -10,15 +10,16 @@ _HELPERS = ("zygote", "store", "logs")
 
 
 def worker_pids(launcher: int) -> list[int]:
-    """By local rank: workers are started in that order, as children of the launcher, of its zygote, or of a torchrun
-    that runs its workers itself.
+    """By local rank: workers are started in that order, as children of the launcher, of its zygote, of the fork of a
+    zygote that has imported what the script imports, or of a torchrun that runs its workers itself.
 
     Each leads its own session, unlike the orphans of a worker and the processes of the container's command.
     """
     with contextlib.suppress(psutil.NoSuchProcess):
         children = psutil.Process(launcher).children()
-        for zygote in [child for child in children if _name(child) == "zygote"]:
-            children += zygote.children()
+        for child in children:  # also those that are added
+            if _name(child) == "zygote":
+                children += child.children()
         started = _session_leaders(children)
         if not started:
             started = _session_leaders([one for child in children for one in child.children(recursive=True)])

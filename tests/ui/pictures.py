@@ -41,17 +41,19 @@ def record_terminal() -> None:
 
 def lose(*targets: str) -> None:
     """One after the other, each when training has resumed."""
-    for number, target in enumerate(targets, 1):
+    for target in targets:
+        before = current_step()
         Terminal().run("local", "kill", target)
-        wait_for_step(90 + 60 * number)
+        wait_for_step(before + 60)
 
 
 def wait_for_step(number: int) -> None:
-    def has_step() -> bool:
-        found = re.search(r" step (\d+)/", Terminal().run("local", "get", NAME))
-        return found is not None and int(found[1]) >= number
+    wait_for(lambda: current_step() >= number)
 
-    wait_for(has_step)
+
+def current_step() -> int:
+    found = re.search(r" step (\d+)/", Terminal().run("local", "get", NAME))
+    return 0 if found is None else int(found[1])
 
 
 async def take(page: Page, url: str, name: str, height: int, text: str) -> None:
