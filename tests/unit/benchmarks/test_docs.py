@@ -158,7 +158,7 @@ def test_every_benchmark_has_its_machine_and_its_numbers_on_the_page() -> None:
 
     names = {
         *("rendezvous", "recovery", "operator", "pool", "webhook"),
-        *("injection", "nodes", "hostile", "step", "rollout", "detection"),
+        *("injection", "nodes", "hostile", "step", "rollout", "detection", "snapshot"),
     }
     large_jobs = {("scale", "machine"), ("scale", "costs")}  # the records have too many rows
     fleets = {("fleet", "machine"), ("fleet", "costs"), ("fleet", "records")}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from understudy_operator.observe.gone_pods import MOST_KEPT, GonePods
+from understudy_operator.observe.gone_pods import GonePods
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan.facts.cluster_objects import Stay
 from understudy_protocol import pod as names
@@ -103,16 +103,16 @@ def test_a_namespace_that_deletes_many_pods_takes_limited_memory_and_none_of_oth
     gone = GonePods()
     other = ("other", "uid")
     gone.add(other, stay("kept", NOW), NOW)
-    for number in range(MOST_KEPT + 100):
+    for number in range(20_100):
         gone.add(("research", f"uid-{number // 2}"), stay(f"pod-{number}", NOW), NOW)
-    assert len(gone) == MOST_KEPT + 1
+    assert len(gone) == 20_001
     assert gone.of_owner(other, NOW) == (stay("kept", NOW),)
     # then the oldest ones are forgotten, also of a single owner
-    last = MOST_KEPT + 99
+    last = 20_099
     assert gone.of_owner(("research", f"uid-{last // 2}"), NOW)[-1] == stay(f"pod-{last}", NOW)
-    for number in range(MOST_KEPT + 100):
+    for number in range(20_100):
         gone.add(JOB, stay(f"of-job-{number}", NOW), NOW)
-    assert len(gone) == MOST_KEPT + 1
+    assert len(gone) == 20_001
     assert gone.of_owner(JOB, NOW)[-1] == stay(f"of-job-{last}", NOW)
     # and the counts are right when all of them are old
     gone.add(("third", "uid"), stay("later", NOW + 601), NOW + 601)
