@@ -61,8 +61,9 @@ def start() -> Iterator[Start]:
 
     yield begin
     for launcher in launchers:
-        for process in (*psutil.Process(launcher.pid).children(recursive=True), launcher):
+        for process in psutil.Process(launcher.pid).children(recursive=True):
             process.kill()
+        launcher.kill()
         launcher.communicate()
 
 
