@@ -48,7 +48,8 @@ for own_session in (False, True):
     + SCRIPT
 )
 LIMIT_S = 40.0
-ALLOWED_S = 0.1  # between a step and its time in the file, on a busy machine
+#: On a busy machine, the launcher of a spare may read several steps at once, and reports the time of the newest one.
+ALLOWED_S = 0.25
 UNDERSTUDY = (sys.executable, "-m", "understudy_cli", "local")
 
 
