@@ -15,7 +15,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.snapshots import CopyHolder, CopyOwner, CopyPlan
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.copy_placement import Site, place_copies
-from understudy_sidecar.membership.copy_stride import MAX_STRIDE
+from understudy_sidecar.membership.copy_stride import valid_stride
 from understudy_sidecar.membership.roster import MemberRecord
 from understudy_sidecar.membership.round_state import RoundPhase
 
@@ -69,7 +69,7 @@ def deadline(state: CoordinatorState) -> float | None:
 
 
 def on_stride(state: CoordinatorState, member: MemberRecord, message: m.CopyStride) -> None:
-    member.copy_stride = min(max(1, message.stride), MAX_STRIDE)
+    member.copy_stride = valid_stride(message.stride)
     copies = state.copies
     if member.group_rank is None or state.round.phase is not RoundPhase.RUNNING or not copies.holders:
         return  # the next plan has it

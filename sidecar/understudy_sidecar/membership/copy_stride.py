@@ -17,6 +17,13 @@ COPIES = 16
 MISSED_STRIDES = 4
 
 
+def valid_stride(stride: int) -> int:
+    """The stride for a member that reports this one: a power of two within the limit. So a member that reports ever
+    larger ones makes the coordinator send new plans at most 16 times before the stride falls again.
+    """
+    return 1 << (min(max(1, stride), MAX_STRIDE) - 1).bit_length()
+
+
 class StrideNeed:
     def __init__(self) -> None:
         self._recent: deque[int] = deque(maxlen=COPIES)

@@ -40,8 +40,8 @@ class Pod:
 
 
 def ages(*copy_saves: float, agree: bool = True) -> list[int]:
-    """How many saves old the newest step is of which all pods have a copy, at each tick after the first tenth. Each
-    copy of a pod lasts so many saves. agree: all pods have the largest stride that one of them needs.
+    """The age of the newest copy that all pods have, in saves, at each tick after the first tenth. copy_saves: how many
+    saves a copy of each pod lasts. agree: all pods have the largest stride that one of them needs.
     """
     pods, found = [Pod(x) for x in copy_saves], []
     for now in range(TICKS, SAVES * TICKS):

@@ -528,6 +528,14 @@ def test_a_stride_out_of_range_is_limited() -> None:
     assert strides(driven, *ACTIVE) == [[1 << 16], [1 << 16]]
 
 
+def test_a_stride_that_is_no_power_of_two_is_rounded_up_to_one() -> None:
+    driven = copying()
+    driven.sent.clear()
+    for stride in (3, 4, 5, 6, 7, 8):
+        driven.receive("active-0", m.CopyStride(stride))
+    assert strides(driven, "active-0") == [[4, 8]]
+
+
 def test_a_new_coordinator_keeps_the_stride_that_members_need() -> None:
     driven = elected_in_round_1()
     saved = SavedSteps(steps_of(R0, 6, 7).whole, choice=NO_POD)
