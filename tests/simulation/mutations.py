@@ -596,7 +596,7 @@ SCHEDULED = (
     ),
     ScheduledMutation(
         "each pod copies the saves that its link permits",
-        _patch(copies, "MAX_STRIDE", 1),
+        _patch(copies, "valid_stride", lambda stride: 1),
         partial(test_snapshots.test_pods_with_slow_and_with_fast_links_have_copies_of_the_same_steps, True),
     ),
     ScheduledMutation(
