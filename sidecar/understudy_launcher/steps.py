@@ -73,6 +73,7 @@ class StepPace:
         self._token = token
         self._last_stepped_at = last_stepped_at
         self._pause_s: Optional[float] = None
+        self._first_at = 0.0
         self._newest: Optional[StepsRead] = None
         self._read_at = 0.0
         self._intervals: deque[float] = deque(maxlen=INTERVALS)
@@ -84,9 +85,10 @@ class StepPace:
         if self._newest is not None:
             each = max(0.0, read.stepped_at - self._newest.stepped_at) / read.reports
             self._intervals.extend([each] * min(read.reports, INTERVALS))
-        elif self._last_stepped_at is not None:
-            first_at = read.stepped_at if read.first_at is None else read.first_at
-            self._pause_s = max(0.0, first_at - self._last_stepped_at)
+        else:
+            self._first_at = read.stepped_at if read.first_at is None else read.first_at
+            if self._last_stepped_at is not None:
+                self._pause_s = max(0.0, self._first_at - self._last_stepped_at)
         self._newest, self._read_at, self._unreported = read, now, True
         return self.due(now)
 
@@ -101,8 +103,10 @@ class StepPace:
         if newest is None or not self._unreported:
             return None
         self._reported_at, self._unreported = now, False
-        median_s, is_counted = self._median_s(), newest.is_counted
-        return Stepped(self._token, newest.step, newest.total, median_s, newest.at, self._pause_s, is_counted)
+        median_s, since_s = self._median_s(), max(0.0, now - self._first_at)
+        return Stepped(
+            self._token, newest.step, newest.total, median_s, newest.at, self._pause_s, newest.is_counted, since_s
+        )
 
     def deadline(self) -> Optional[float]:
         """When a report is due; None if all steps are reported."""

@@ -110,7 +110,8 @@ class Stepped:
 
     pause_s: seconds from the last step of the earlier rounds on this pod to the first step of this round, by the pod's
     own clock. None if no earlier round made a step here. is_counted: the script does not call step(), so `step` is the
-    number of steps in this round.
+    number of steps in this round. since_first_s: seconds from the first step of this round on this pod to this message,
+    because a launcher without CPU time reads its workers' steps late.
     """
 
     token: RoundToken
@@ -120,6 +121,7 @@ class Stepped:
     at: float
     pause_s: Optional[float] = None
     is_counted: bool = False
+    since_first_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -267,7 +267,7 @@ class Finished:
 class Progress:
     """A completed step. Sent for the first step of a round, then at most four times a second.
 
-    pause_s, is_counted: as in the launcher's Stepped.
+    pause_s, is_counted, since_first_s: as in the launcher's Stepped.
     """
 
     token: RoundToken
@@ -277,6 +277,7 @@ class Progress:
     at: float
     pause_s: Optional[float] = None
     is_counted: bool = False
+    since_first_s: float = 0.0
 
 
 @dataclass(frozen=True)

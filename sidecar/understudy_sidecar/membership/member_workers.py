@@ -56,8 +56,8 @@ def on_message(me: MemberState, message: object, now: float) -> None:
                 workers.state = WorkersState.IDLE
         case l.WorkerExited(token, local_rank, exit_code, signal, text, at, traceback) if token == workers.token:
             _on_failure(me, m.WorkerFailed(token, local_rank, exit_code, signal, text, at, traceback), now)
-        case l.Stepped(token, step, total, median_s, at, pause_s, is_counted) if token == workers.token:
-            _on_step(me, m.Progress(token, step, total, median_s, at, pause_s, is_counted))
+        case l.Stepped(token, step, total, median_s, at, pause_s, is_counted, since_s) if token == workers.token:
+            _on_step(me, m.Progress(token, step, total, median_s, at, pause_s, is_counted, since_s))
         case l.CollectiveTimes(token, local_rank, window, step_ns, entered, delays_ns) if token == workers.token:
             me.send(m.CollectiveTimes(token, local_rank, window, step_ns, entered, delays_ns))
         case l.Hung(token, local_rank, step, at, silent_s) if token == workers.token:

@@ -56,7 +56,8 @@ def on_step(state: CoordinatorState, member: MemberRecord, progress: m.Progress,
         return
     measured = progress.pause_s if member.uid in state.roster.measuring else None
     if measured is not None or not state.roster.measuring:
-        _on_recovered(state, state.recovery_log.on_step(state.round.token.round, now, measured), now)
+        first_at = max(state.round.formed_at, now - max(0.0, progress.since_first_s))
+        _on_recovered(state, state.recovery_log.on_step(state.round.token.round, first_at, measured), now)
 
 
 def _newest_before(state: CoordinatorState, progress: StepProgress | None, token: RoundToken) -> int | None:

@@ -574,9 +574,10 @@ def test_a_launcher_that_reads_late_reports_the_time_of_the_first_step() -> None
     driven = running()
     driven.do(steps(7, rank=0, at=140.0))
     driven.do(start(1), ended(0, signal="SIGKILL"), ended(1, signal="SIGKILL"), e.GroupEmptied(0), e.GroupEmptied(1))
+    driven.now = 154.25
     effects = driven.do(e.StepsRead(0, 3, 100, 3, 1000.0, 153.5, 152.5))
     (report,) = [x.message for x in effects if isinstance(x, e.Report) and isinstance(x.message, m.Stepped)]
-    assert report.pause_s == 12.5
+    assert (report.pause_s, report.since_first_s) == (12.5, 1.75)
 
 
 def test_a_report_about_collectives_is_passed_on_in_its_round() -> None:

@@ -195,9 +195,12 @@ class DrivenCoordinator:
         *,
         is_counted: bool = False,
         median_step_s: float = 0.1,
+        since_first_s: float = 0.0,
     ) -> None:
         """pause_s: as its launcher measures it; None if no earlier round has made a step on its pod."""
-        self.receive(name, m.Progress(self.token, step, None, median_step_s, self.now, pause_s, is_counted))
+        self.receive(
+            name, m.Progress(self.token, step, None, median_step_s, self.now, pause_s, is_counted, since_first_s)
+        )
 
     def fail_worker(
         self, name: str, message: str = "exit code 1", at_round: RoundToken | None = None, *, at: float | None = None

@@ -129,6 +129,28 @@ def test_a_recovery_ends_with_the_first_step_and_lasts_as_long_as_a_survivor_has
     assert driven.coordinator.snapshot().recoveries_by_strategy["InPlace"] == 1
 
 
+@pytest.mark.parametrize(
+    ("since_first_s", "expected"),
+    [
+        pytest.param(0.75, 2.25, id="it reads the steps 0.75 s late"),
+        pytest.param(900.0, 0.0, id="it reports a step from before the round"),
+    ],
+)
+def test_a_recovery_ends_when_the_first_step_is_made_and_not_when_its_launcher_reads_it(
+    since_first_s: float, expected: float
+) -> None:
+    # given a round that replaces one whose worker has failed
+    driven = running()
+    driven.fail_worker("active-1")
+    driven.report_started("active-0", "active-1")
+    formed_at = driven.now
+    driven.later(3.0, "active-0", "active-1", "spare-0")
+    # when a launcher has read its workers' steps late
+    driven.report_step("active-0", pause_s=3.2, since_first_s=since_first_s)
+    # then the recovery ends with the first of them, but not before the round was formed
+    assert driven.recovery().resumed_at == formed_at + expected
+
+
 def test_the_steps_that_a_round_repeats_are_lost() -> None:
     # given a training that has made 20 steps, with a checkpoint after the 15th
     driven = running()

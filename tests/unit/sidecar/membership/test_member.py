@@ -244,7 +244,10 @@ def test_a_repeated_assignment_is_only_acknowledged_and_an_older_one_is_dropped(
             l.WorkerExited(R0, 3, None, "SIGKILL", "killed by SIGKILL", 7.0, "Traceback"),
             m.WorkerFailed(R0, 3, None, "SIGKILL", "killed by SIGKILL", 7.0, "Traceback"),
         ),
-        (l.Stepped(R0, 5, 100, 0.5, 7.0), m.Progress(R0, 5, 100, 0.5, 7.0)),
+        (
+            l.Stepped(R0, 5, 100, 0.5, 7.0, 3.0, True, 1.5),
+            m.Progress(R0, 5, 100, 0.5, 7.0, 3.0, is_counted=True, since_first_s=1.5),
+        ),
         (l.Hung(R0, 1, 5, 7.0, 600.0), m.Hung(R0, 1, 5, 7.0, 600.0)),
         (l.CollectiveTimes(R0, 1, 20, 7, (1, 2), (3, 4)), m.CollectiveTimes(R0, 1, 20, 7, (1, 2), (3, 4))),
         (l.NextPort(4001), m.Port(4001)),
