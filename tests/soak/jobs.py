@@ -6,6 +6,7 @@ tests/soak/worker.py, and the clock of its trainer containers can be shifted (cl
 
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -38,6 +39,13 @@ STEPS = 2000
 #: second.
 STEPS_LEFT = 400
 END_S, GONE_S = 180.0, 180.0
+
+
+def read_starts(text: str) -> list[Start]:
+    """The whole records. If a fault fills the volume, a write may store only the first part of a record, and the next
+    record follows in the same line.
+    """
+    return [Start(**json.loads(record)) for record in re.findall(r"\{[^{}]*\}", text)]
 
 
 @dataclass
@@ -73,8 +81,7 @@ class SoakTraining(Training):
 
     def starts(self) -> list[Start]:
         file = self.folder / "starts.jsonl"
-        lines = file.read_text().splitlines() if file.exists() else []
-        return [Start(**json.loads(line)) for line in lines if line.endswith("}")]
+        return read_starts(file.read_text()) if file.exists() else []
 
     def _is_done(self) -> bool:
         return any(entry.event == "done" for entry in self.report())

@@ -137,7 +137,8 @@ class JobWorker:
 
     def is_concerned_by(self, node: str) -> bool:
         """Whether a change of that node, other than of its labels, concerns the job at once. For any other node, the
-        next reconcile, which comes within 30 s, only updates status.avoidedNodes.
+        next reconcile, which comes within 30 s, only updates status.avoidedNodes. A running job writes this with its
+        next progress.
         """
         return self._concerned_by is None or node in self._concerned_by
 

@@ -15,7 +15,7 @@ import pytest
 from tests.cluster import Cluster
 from tests.soak import jobs
 from tests.soak.invariants import Start
-from tests.soak.jobs import SoakTraining, make_trainings
+from tests.soak.jobs import SoakTraining, make_trainings, read_starts
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "ddp" / "trainingjob.yaml"
 WORKER = Path(__file__).parents[2] / "soak" / "worker.py"
@@ -101,3 +101,13 @@ def test_a_device_without_space_ends_the_filling(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert (tmp_path / "filling").stat().st_size == 130_000
+
+
+def test_a_record_that_a_full_volume_has_cut_hides_no_other_one() -> None:
+    # given a volume that is full while the second rank reports its start, and has room again for the third
+    whole = '{"round": "1.1.3", "rank": 0, "host": "a", "pid": 7}\n'
+    cut = '{"round": "1.1.3", "rank": 1, "ho'
+    after = '{"round": "1.1.4", "rank": 1, "host": "b", "pid": 8}\n'
+    # then the whole records are read
+    assert read_starts(whole + cut + after) == [Start("1.1.3", 0, "a", 7), Start("1.1.4", 1, "b", 8)]
+    assert read_starts(whole + cut) == [Start("1.1.3", 0, "a", 7)]

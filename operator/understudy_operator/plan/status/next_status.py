@@ -55,9 +55,8 @@ from understudy_operator.plan.world.members import may_start
 from understudy_protocol.enums import Strategy, WorkersState
 from understudy_protocol.observer import Snapshot
 
-#: If only the progress has changed, status is not written more often than this.
+#: If only progress has changed, or avoided nodes without pods of the job, status is not written more often than this.
 PROGRESS_EVERY_S = 10.0
-PROGRESS = {"progress"}
 #: How long a suspension waits for pods to report that training has ended, if no coordinator responds.
 END_REPORTED_S = 10.0
 
@@ -166,12 +165,12 @@ def _may_have_ended(observed: Observed, now: float) -> bool:
 
 
 def is_worth_writing(before: JobStatus, status: JobStatus, now: float, *, has_coordinator: bool = True) -> bool:
-    """Whether anything but the progress has changed, or the reported progress is old enough.
+    """Whether anything has changed that does not wait for the next progress, or the reported progress is old enough.
 
     The last progress of a coordinator that is lost is written at once: the next one does not know it.
     """
     changed = _changed(before, status)
-    if changed != PROGRESS or not has_coordinator:
+    if not changed or not has_coordinator or not changed <= _may_wait(before, status):
         return bool(changed)
     reported_at = None if before.progress is None else before.progress.at
     return reported_at is None or is_due(parse_time(reported_at) + PROGRESS_EVERY_S, now)
@@ -179,7 +178,15 @@ def is_worth_writing(before: JobStatus, status: JobStatus, now: float, *, has_co
 
 def is_news(before: JobStatus, status: JobStatus) -> bool:
     """Whether the written changes may affect the next reconcile."""
-    return bool(_changed(before, status) - PROGRESS)
+    return not _changed(before, status) <= _may_wait(before, status)
+
+
+def _may_wait(before: JobStatus, status: JobStatus) -> set[str]:
+    """The fields whose change may wait. Each job avoids a bad node, and most jobs have no pod there. If each of them
+    wrote this at once, one verdict would lead to as many writes as the fleet has jobs.
+    """
+    own_before, own = (tuple(x for x in of.avoided_nodes if x.pods) for of in (before, status))
+    return {"progress", "avoided_nodes"} if own_before == own else {"progress"}
 
 
 def _changed(before: JobStatus, status: JobStatus) -> set[str]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.unit.operator.given import (
     A0,
@@ -32,7 +33,7 @@ from tests.unit.operator.given import (
     terminating,
 )
 from understudy_operator.plan.facts.observed import Observed
-from understudy_operator.plan.facts.status import JobStatus, ProgressStatus
+from understudy_operator.plan.facts.status import AvoidedNode, JobStatus, ProgressStatus
 from understudy_operator.plan.leadership.coordination import Leadership
 from understudy_operator.plan.status.next_status import is_news, is_worth_writing
 from understudy_operator.plan.times.rfc3339 import micro_time
@@ -372,6 +373,30 @@ def test_progress_alone_does_not_affect_the_next_reconcile():
     before = JobStatus(phase="Running", progress=ProgressStatus(1))
     assert not is_news(before, JobStatus(phase="Running", progress=ProgressStatus(2)))
     assert is_news(before, JobStatus(phase="Recovering", progress=ProgressStatus(2)))
+
+
+ELSEWHERE = AvoidedNode(node="elsewhere", source="annotation", reason="Xid 79")
+OWN = AvoidedNode(node="own", source="annotation", reason="Xid 79", pods=("a0",))
+
+
+@pytest.mark.parametrize(
+    ("avoided", "stepped_at", "expected"),
+    [
+        pytest.param((ELSEWHERE,), NOW - 9.9, False, id="no pod of the job is there"),
+        pytest.param((ELSEWHERE,), NOW - 10.0, True, id="no pod of the job is there, but the progress is due"),
+        pytest.param((ELSEWHERE,), None, True, id="no pod of the job is there, and the job makes no steps"),
+        pytest.param((OWN,), NOW - 9.9, True, id="a pod of the job is there"),
+    ],
+)
+def test_an_avoided_node_without_pods_of_the_job_is_written_with_the_next_progress(
+    avoided: tuple[AvoidedNode, ...], stepped_at: float | None, expected: bool
+) -> None:
+    progress = None if stepped_at is None else ProgressStatus(1, at=micro_time(stepped_at))
+    before = JobStatus(phase="Running", progress=progress)
+    status = structs.replace(before, avoided_nodes=avoided)
+    assert is_worth_writing(before, status, NOW) is expected
+    assert is_worth_writing(status, before, NOW) is expected
+    assert is_news(before, status) is bool(avoided[0].pods)
 
 
 def test_the_attempt_of_a_suspended_job_that_has_lost_its_launcher_ends() -> None:
