@@ -190,7 +190,7 @@ bench-fleet:  ## measure the operator with 5,000 nodes and 20,000 pods and with 
 bench-hostile:  ## measure whether 500 connections without the key disturb a coordinator of 64 members, in two minutes; ARGS="--seconds 5"
 	$(PY) -m benchmarks.hostile $(ARGS)
 
-bench-snapshot:  ## measure the cost of snapshots in memory, and what a lost worker or node costs, in ten minutes; ARGS="--runs 3"
+bench-snapshot:  ## measure the cost of snapshots in memory, and what a lost worker or node costs, in a quarter of an hour; ARGS="--runs 3"
 	$(PY) -m benchmarks.snapshot $(ARGS)
 
 bench-step:  ## measure the cost of a call of understudy_torch.step(), in half a minute

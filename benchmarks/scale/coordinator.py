@@ -31,6 +31,7 @@ from understudy_protocol.hard_state import HardState
 from understudy_protocol.recovery import History
 from understudy_sidecar import process_setup
 from understudy_sidecar.caller_links import CallerLinks
+from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.core import Core, CoreEvent
 from understudy_sidecar.membership.events import Broadcast, Hangup, Send, Tick, WatchMachines
 from understudy_sidecar.membership.member_state import Identity
@@ -112,14 +113,15 @@ class FilelessServer(Server):
 class Run:
     """One coordinator, and the pipe to its members."""
 
-    def __init__(self, size: int, pipe: Connection, hard_state: HardState) -> None:
+    def __init__(self, size: int, pipe: Connection, hard_state: HardState, *, snapshots: bool = False) -> None:
         self.size, self._pipe = size, pipe
         self.used, self.progress = Used(), Progress()
         self.written: list[Bytes] = []
         self.any_socket = socket.socket()
         self._skipped_s, self._handling = EPOCH_S, 0.0
         self._links: dict[int, ServerLink] = {}
-        self.core = Core(job.shape(size), COORDINATOR, hard_state, self.now(), cpu_clock=time.thread_time)
+        shape = replace(job.shape(size), snapshots=snapshots, snapshot_copies=int(snapshots))
+        self.core = Core(shape, COORDINATOR, hard_state, self.now(), cpu_clock=time.thread_time)
         self.links = CallerLinks(self._handle, self.core.snapshot_took)
         identity = SidecarIdentity(COORDINATOR.pod_uid, COORDINATOR.ip, job.OPERATOR_PUBLIC)
         self._server = FilelessServer(self.links, identity, job.KEY, job.UID, members=size)
@@ -241,22 +243,9 @@ class Run:
 async def rounds(run: Run) -> None:
     """A job from its first round on, with one spare, and another one that joins later."""
     size = run.size
-
-    def in_round(number: int) -> Condition:
-        return lambda: run.progress.round == number and run.progress.assigned == size
-
-    def have_stepped(number: int) -> Condition:
-        steps = run.progress.stepped + size
-        return lambda: in_round(number)() and run.progress.stepped >= steps
-
-    run.ask("call", OPERATOR, 1)
-    await run.until(lambda: run.core.coordinator is not None)
-    coordinator = run.core.coordinator
-    assert coordinator is not None
-    run.ask("call", size + 1, 1)
-    run.ask("call", 1, size)
-    marks = {"joined": lambda: run.progress.joined == size + 1, "seconds": in_round(0)}
-    values = await run.measure(have_stepped(0), marks)
+    coordinator = await call_all(run)
+    marks = {"joined": lambda: run.progress.joined == size + 1, "seconds": in_round(run, 0)}
+    values = await run.measure(have_stepped(run, 0), marks)
     reply(case="first-round", values=values | {"assign_s": values["seconds"] - values.pop("joined")})
     run.ask("call", size + 2, 1)
     await run.until(lambda: run.progress.welcomed >= size + 2)
@@ -265,11 +254,40 @@ async def rounds(run: Run) -> None:
     is_committed = lambda: coordinator.has_voters and len(configs.committed.voters) == size + 2  # noqa: E731
     reply(case="voter-config", values=await run.measure(is_committed, {}))
     reply(case="rest", values=await run.rest())
-    failed = m.WorkerFailed(coordinator.token, 0, 1, None, "exit code 1", run.now())
-    run.ask("send", 2, failed)
-    reply(case="worker-failed", values=await run.measure(have_stepped(1), {"seconds": in_round(1)}))
-    run.lose(size)
-    reply(case="member-lost", values=await run.measure(have_stepped(2), {"seconds": in_round(2)}))
+    await faults(run, coordinator)
+
+
+async def restarts(run: Run) -> None:
+    """The faults of `rounds` alone."""
+    coordinator = await call_all(run)
+    await run.until(have_stepped(run, 0))
+    await faults(run, coordinator)
+
+
+async def call_all(run: Run) -> Coordinator:
+    """The operator appoints this pod, and then all members and a spare call it."""
+    run.ask("call", OPERATOR, 1)
+    await run.until(lambda: run.core.coordinator is not None)
+    assert run.core.coordinator is not None
+    run.ask("call", run.size + 1, 1)
+    run.ask("call", 1, run.size)
+    return run.core.coordinator
+
+
+async def faults(run: Run, coordinator: Coordinator) -> None:
+    run.ask("send", 2, m.WorkerFailed(coordinator.token, 0, 1, None, "exit code 1", run.now()))
+    reply(case="worker-failed", values=await run.measure(have_stepped(run, 1), {"seconds": in_round(run, 1)}))
+    run.lose(run.size)
+    reply(case="member-lost", values=await run.measure(have_stepped(run, 2), {"seconds": in_round(run, 2)}))
+
+
+def in_round(run: Run, number: int) -> Condition:
+    return lambda: run.progress.round == number and run.progress.assigned == run.size
+
+
+def have_stepped(run: Run, number: int) -> Condition:
+    steps = run.progress.stepped + run.size
+    return lambda: in_round(run, number)() and run.progress.stepped >= steps
 
 
 async def failover(run: Run) -> None:
@@ -292,12 +310,13 @@ async def failover(run: Run) -> None:
         reply(case="failover", unfinished=str(error), after_s=error.after_s)
 
 
-SESSIONS = {"rounds": rounds, "failover": failover}
+SNAPSHOTS = "restarts-with-snapshots"
+SESSIONS = {"rounds": rounds, "failover": failover, "restarts": restarts, SNAPSHOTS: restarts}
 
 
 def known_before(session: str, size: int) -> tuple[Known, HardState]:
     """What the members and this sidecar know before they meet."""
-    if session == "rounds":
+    if session != "failover":
         return Known(), HardState()
     token, term, version = RoundToken(job.EPOCH, 1, 3), Term(job.EPOCH, 1), ConfigVersion(job.EPOCH, 1, 2)
     joins = [join_of(number, size, Known()) for number in range(1, size + 1)]
@@ -322,7 +341,7 @@ def main() -> None:
     loop = ClockedLoop()
 
     async def measured() -> None:
-        run = Run(size, ours, hard_state)
+        run = Run(size, ours, hard_state, snapshots=session == SNAPSHOTS)
         loop.clock = run.now
         await SESSIONS[session](run)
 

@@ -20,6 +20,7 @@ from understudy_protocol.enums import NO_CONFIG, NO_ROUND, NO_TERM, ConfigVersio
 from understudy_protocol.frames import Frames, Opcode, frame
 from understudy_protocol.handshake import Call, HandshakeCaller, Role
 from understudy_protocol.sessions import Session
+from understudy_protocol.snapshots import CopyPlan, KeptSteps, MadeStep, SavedStep, SavedSteps
 from understudy_protocol.upgrade import request
 
 OPERATOR = 0  # its number; members have the numbers from 1 on
@@ -30,6 +31,7 @@ CALLING = 4096
 STEP_S, PAUSE_S = 60.0, 0.5
 ANSWER_BYTES = 1 << 30
 ACKS, STARTS, STEPS = range(3)  # the order of what members send
+SAVED = (999, 1000)  # the steps of the two snapshots that each pod makes in a round
 
 _HANDSHAKE = wire.message_types(handshake)
 _MEMBERSHIP = wire.message_types(m)
@@ -91,6 +93,8 @@ class Members:
         self._sessions: dict[int, Session] = {}
         self._outbox: tuple[deque[tuple[int, Any]], ...] = (deque(), deque(), deque())
         self._rounds: dict[int, RoundToken] = {}
+        self._stepped: set[int] = set()
+        self._plans: dict[int, CopyPlan] = {}  # with snapshots; each pod makes two in a round
         self._assigned: Counter[RoundToken] = Counter()
         self.progress = Progress()
 
@@ -168,7 +172,15 @@ class Members:
             case m.Welcome():
                 self.progress.welcomed += 1
             case m.Assign(token):
-                self._on_assign(number, token)
+                self._on_assign(number, token, message.copies)
+            case m.Restore(token):
+                self._step(number, token)
+            case m.FetchCopy(token, saved):
+                self.send(number, m.CopyFetched(token, saved, whole=(saved,)))
+            case m.PlanCopies(token, plan):
+                kept = self._kept(number, plan)
+                if number not in self._rounds:
+                    self.send(number, m.CopiesKept(token, kept))
             case m.Heartbeat(heartbeat):
                 self.send(number, m.HeartbeatAck(heartbeat))
             case m.ConfigChange(version):
@@ -180,15 +192,37 @@ class Members:
             case _:
                 raise AssertionError(f"no fault is simulated that leads to {message}")
 
-    def _on_assign(self, number: int, token: RoundToken) -> None:
+    def _on_assign(self, number: int, token: RoundToken, plan: CopyPlan | None) -> None:
         self._assigned[token] += 1
         newest = max(self._assigned)
         self.progress.round, self.progress.assigned = newest.round, self._assigned[newest]
-        pause_s = PAUSE_S if number in self._rounds else None
+        before = self._rounds.get(number)
         self._rounds[number] = token
         self.send(number, m.Ack(token))
-        self._outbox[STARTS].append((number, m.Started(token)))
+        if plan is None:
+            self._outbox[STARTS].append((number, m.Started(token)))
+            self._step(number, token)
+        else:  # its workers step after Restore
+            made = None if before is None else MadeStep(before, SAVED[-1])
+            started = m.Started(token, SavedSteps(_saved_in(before), made), self._kept(number, plan))
+            self._outbox[STARTS].append((number, started))
+
+    def _step(self, number: int, token: RoundToken) -> None:
+        pause_s = PAUSE_S if number in self._stepped else None
+        self._stepped.add(number)
         self._outbox[STEPS].append((number, m.Progress(token, 1, None, STEP_S, 0.0, pause_s)))
+
+    def _kept(self, number: int, plan: CopyPlan) -> tuple[KeptSteps, ...]:
+        """The copies that this member keeps now, and kept in the plan before: of the newest round that has ended."""
+        before = {owner.group_rank for owner in self._plans[number].owners} if number in self._plans else set()
+        self._plans[number] = plan
+        ended = max((token for token in self._assigned if token < max(self._assigned)), default=None)
+        saved = _saved_in(ended)
+        return tuple(KeptSteps(x.group_rank, saved) for x in plan.owners if saved and x.group_rank in before)
+
+
+def _saved_in(token: RoundToken | None) -> tuple[SavedStep, ...]:
+    return () if token is None else tuple(SavedStep(token, step) for step in SAVED)
 
 
 def serve(pipe: Connection, size: int, ip: str, known: Known) -> None:

@@ -10,8 +10,11 @@ worker-killed  a training of four ranks, 64 MB each, with steps of 0.2 s; SIGKIL
                that are made again, and the time until the last rank has made its next step
 node-lost      the training of `every-step` on network namespaces; one loses its power: its cable is pulled, then all
                of its processes get SIGKILL. The same values
+round-in-place, round-with-spare
+               a coordinator of 10,000 members, without sockets: a worker fails, or a member is lost and a spare takes
+               its ranks; beside the same job without snapshots. The coordinator's CPU time
 
-Ten minutes. Needs root, for the network namespaces.
+A quarter of an hour. Needs root, for the network namespaces.
 """
 
 from __future__ import annotations
@@ -23,11 +26,11 @@ from collections.abc import Sequence
 from benchmarks.goals import UNDERSTUDY, Goal
 from benchmarks.install import DLROVER_VERSION, ensure_dlrover
 from benchmarks.report import add_arguments, open_journal, show
-from benchmarks.snapshot import saves, stream, trainings
+from benchmarks.snapshot import rounds, saves, stream, trainings
 from benchmarks.snapshot.trainings import RANKS
 from tests.cluster.commands import Progress
 
-RUNS, FAULTS, STEP_RUNS = 9, 9, 5
+RUNS, FAULTS, STEP_RUNS, ROUND_RUNS = 9, 9, 5, 5
 GOALS = (
     Goal(saves.SAVE, RANKS, "blocked_s", at_most=0.06),
     Goal(saves.SAVE, RANKS, "blocked_s", peer=saves.DCP, at_most_ratio=0.5),
@@ -40,6 +43,7 @@ GOALS = (
     Goal(trainings.NODE_LOST, RANKS, "lost_steps", at_most=1.0, of_largest=True),
     # 1.5 s of detection, which bench-detection measures, and 2.5 s after it
     Goal(trainings.NODE_LOST, RANKS, "first_step_s", at_most=4.0),
+    *(Goal(case, rounds.MEMBERS, "cpu_s", peer=trainings.WITHOUT, at_most_ratio=1.1) for case in rounds.CASES.values()),
 )
 
 
@@ -48,6 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--runs", type=int, default=RUNS, help="saves of each system, and copies")
     parser.add_argument("--faults", type=int, default=FAULTS, help="killed workers, and lost nodes")
     parser.add_argument("--step-runs", type=int, default=STEP_RUNS, help="trainings with and without snapshots")
+    parser.add_argument("--round-runs", type=int, default=ROUND_RUNS, help="large jobs with and without snapshots")
     add_arguments(parser)
     requests = parser.parse_args(arguments)
     journal = open_journal("snapshot", requests, {"DLRover": DLROVER_VERSION})
@@ -67,6 +72,10 @@ def main(arguments: Sequence[str]) -> int:
         journal.add(list(trainings.measure_kills(requests.faults)))
     if not journal.has(UNDERSTUDY, trainings.NODE_LOST, RANKS, requests.faults - 1):
         journal.add(list(trainings.measure_lost_nodes(requests.faults)))
+    for number in range(requests.round_runs):
+        for system in rounds.SESSIONS:
+            if not journal.has(system, "round-with-spare", rounds.MEMBERS, number):
+                journal.add(list(rounds.measure_rounds(system, number)))
     journal.close()
     show(journal, GOALS)
     return 0

@@ -131,9 +131,9 @@ def _can_be_hit(kind: Kind, pod: Pod) -> bool:
     match kind:
         case Kind.WORKER:
             return pod.rank >= 0
-        case Kind.VOLUME | Kind.MEMORY:
+        case Kind.VOLUME:
             return pod.rank >= 0 and pod.instrumented
-        case Kind.CLOCK:  # the times of the first pod's steps are measured
+        case Kind.MEMORY | Kind.CLOCK:  # the times of the first pod's steps are measured, and full memory delays steps
             return pod.rank > 0 and pod.instrumented
         case _:
             return True

@@ -5,6 +5,8 @@ from __future__ import annotations
 from benchmarks.records import Record
 from benchmarks.scale.__main__ import measure
 from benchmarks.scale.table import cost_rows
+from benchmarks.snapshot.rounds import measure_rounds
+from benchmarks.snapshot.trainings import WITHOUT
 
 SIZE = 16
 
@@ -22,6 +24,30 @@ def test_all_members_take_part_in_the_rounds_of_one_coordinator() -> None:
     assert values["rest"]["messages_in"] >= 2 * (SIZE + 1)
     for used in values.values():
         assert min(used["core_s"], used["wire_s"], used["mb_out"], used["peak_rss_mb"]) > 0
+
+
+def test_members_with_snapshots_report_them_and_a_spare_fetches_a_copy() -> None:
+    # given a worker that fails, and then a member that is lost
+    with_snapshots, without = (
+        {sample.case: sample.values for sample in measure(session, SIZE, 0)}
+        for session in ("restarts-with-snapshots", "restarts")
+    )
+    assert list(with_snapshots) == list(without) == ["worker-failed", "member-lost"]
+    # then in both rounds each member gets the choice of a snapshot. In the first one, the waiting spare also gets its
+    # plan, and answers. In the second one, the spare has ranks, and is asked to fetch a copy
+    for case in without:
+        assert with_snapshots[case]["messages_out"] - without[case]["messages_out"] == SIZE + 1
+        assert with_snapshots[case]["messages_in"] - without[case]["messages_in"] == 1
+
+
+def test_the_cost_of_rounds_with_snapshots_is_their_cpu_time() -> None:
+    for system in ("understudy", WITHOUT):
+        samples = list(measure_rounds(system, 2, SIZE))
+        assert [(x.system, x.case, x.size, x.run) for x in samples] == [
+            (system, "round-in-place", SIZE, 2),
+            (system, "round-with-spare", SIZE, 2),
+        ]
+        assert all(0 < x.values["cpu_s"] < 5 for x in samples)
 
 
 def test_all_members_elect_another_coordinator_and_join_it() -> None:
