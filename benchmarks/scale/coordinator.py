@@ -197,7 +197,7 @@ class Run:
         return taken
 
     async def _turn(self, batch: list[Bytes]) -> None:
-        """One turn of the event loop: what has arrived, one slice of what is to be sent, and the timer."""
+        """One turn of the event loop: what has arrived, and the timer."""
         self._time(lambda: self._deliver(batch))
         begun, core_s = time.process_time(), self.used.core_s
         await asyncio.sleep(0)

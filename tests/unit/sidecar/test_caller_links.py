@@ -1,6 +1,6 @@
-"""The links of callers: delays that they report, and effects that take several turns of the event loop."""
+"""The links of callers: delays that they report, and the order of the effects."""
 
-import asyncio
+import json
 import time
 
 import pytest
@@ -15,7 +15,7 @@ from understudy_protocol.pod import JobShape
 from understudy_sidecar.caller_links import CallerLinks, Event
 from understudy_sidecar.link import Link
 from understudy_sidecar.membership.core import Core, FromObserver
-from understudy_sidecar.membership.events import Broadcast, Hangup, Send, WatchMachines
+from understudy_sidecar.membership.events import Broadcast, Hangup, Received, Send, WatchMachines
 from understudy_sidecar.membership.member_state import Identity
 
 
@@ -51,7 +51,7 @@ class MemberLink(Link):
 
 async def test_an_appointment_while_the_members_of_the_replaced_coordinator_are_hung_up_stays() -> None:
     """The end of a coordinator once waited behind its last messages, and ended the next one of the same sidecar."""
-    # given a coordinator of 1,200 members: more than two turns of the event loop take
+    # given a coordinator of 1,200 members
     shape = JobShape("job-uid", "ns", "job", 2000, 1, 10, 3600.0)
     core = Core(shape, Identity("uid", "pod", "node", "10.0.0.1", 0), HardState(), 1000.0, cpu_clock=lambda: 0.0)
 
@@ -67,7 +67,6 @@ async def test_an_appointment_while_the_members_of_the_replaced_coordinator_are_
         links.add(link)
         links.on_message(link, a_join(number))
     links.flush()
-    await turns(10)
     assert not links._pending
     # when it is superseded, and appointed again before all of them are hung up
     handle(FromObserver(1, Superseded(Term(2, 1), "another", "10.0.0.2")))
@@ -77,17 +76,44 @@ async def test_an_appointment_while_the_members_of_the_replaced_coordinator_are_
     handle(FromObserver(1, Appoint(3, -1, {})))
     appointed = core.coordinator
     # then it coordinates after that, too
-    await turns(5)
     assert not links._pending
     assert core.coordinator is appointed
     assert appointed is not None
     assert appointed.term == Term(3, 1)
 
 
-async def turns(count: int) -> None:
-    """Of the event loop."""
-    for _ in range(count):
-        await asyncio.sleep(0)
+class AnsweringLink(Link):
+    """Its member answers a Heartbeat at once."""
+
+    def __init__(self, number: int, links: CallerLinks, sent: list[tuple[int, str]]) -> None:
+        super().__init__(number, masks=False)
+        self._links, self._sent = links, sent
+
+    def send_encoded(self, message: bytes) -> None:
+        kind = json.loads(message)["type"]
+        self._sent.append((self.number, kind))
+        if kind == "Heartbeat":
+            self._links.on_message(self, m.HeartbeatAck(7))
+
+
+def test_no_answer_delays_the_other_messages_of_the_same_event() -> None:
+    # given a core that asks a member that answers for its stacks
+    sent: list[tuple[int, str]] = []
+
+    def handle(event: Event) -> None:
+        if isinstance(event, Received):
+            links.enqueue(Send(event.link, m.WriteStacks(NO_ROUND)))
+            links.flush()
+
+    links = CallerLinks(handle, lambda seconds: None)
+    numbers = range(1, 1001)  # as many nested calls would raise RecursionError
+    for number in numbers:
+        links.add(AnsweringLink(number, links, sent))
+        links.enqueue(Send(number, m.Heartbeat(7, NO_ROUND)))
+    # when it sends a Heartbeat to all of them
+    links.flush()
+    # then all have it before one of them gets the other message
+    assert sent == [(number, kind) for kind in ("Heartbeat", "WriteStacks") for number in numbers]
 
 
 def a_join(number: int) -> m.Join:
