@@ -83,13 +83,13 @@ def _rights(api: Api, namespace: str) -> dict[str, bool]:
     }
 
 
-def _leases(api: Api, deployments: tuple[Raw, ...] | Unreadable) -> dict[str, Raw | None]:
-    """By Deployment of the operator: each shard has one, and the Lease of its replicas has the same name."""
-    found: dict[str, Raw | None] = {}
+def _leases(api: Api, deployments: tuple[Raw, ...] | Unreadable) -> dict[tuple[str, str], Raw | None]:
+    """By namespace and Deployment of the operator: each shard has one, and the Lease of its replicas has its name."""
+    found: dict[tuple[str, str], Raw | None] = {}
     for raw in () if isinstance(deployments, Unreadable) else deployments:
         namespace, name = fields.text(raw, "metadata", "namespace"), fields.text(raw, "metadata", "name")
         if shard_of(name) is not None:
-            found[name] = _lease(api, namespace, name)
+            found[namespace, name] = _lease(api, namespace, name)
     return found
 
 

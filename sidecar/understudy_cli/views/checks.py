@@ -56,16 +56,16 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class Installation:
-    """Facts about an installation. rights: by `verb resource`. leases: by the Deployment of each shard; None if the
-    shard has none. endpoints: EndpointSlices by the name of their Service. rejection: why the API server rejects a
-    small TrainingJob; "" if it accepts it.
+    """Facts about an installation. rights: by `verb resource`. leases: by namespace and Deployment of each shard; None
+    if the shard has none. endpoints: EndpointSlices by the name of their Service. rejection: why the API server rejects
+    a small TrainingJob; "" if it accepts it.
     """
 
     version: Raw | Unreadable
     served: Sequence[str] | Unreadable
     rights: Mapping[str, bool] | Unreadable
     deployments: Sequence[Raw] | Unreadable
-    leases: Mapping[str, Raw | None] | Unreadable
+    leases: Mapping[tuple[str, str], Raw | None] | Unreadable
     webhooks: Sequence[Raw] | Unreadable
     endpoints: Mapping[str, Sequence[Raw]] | Unreadable
     dns: Sequence[Raw] | Unreadable
@@ -168,8 +168,9 @@ def _leader(seen: Installation, now: float) -> Iterator[CheckResult]:
         return
     if not seen.deployments or isinstance(seen.deployments, Unreadable):
         return
-    for deployment, lease in sorted((seen.leases or {OPERATOR: None}).items()):
-        yield _of_lease(check, deployment, lease, seen.namespace, now)
+    leases = seen.leases or {(seen.namespace, OPERATOR): None}
+    for namespace, deployment in sorted(leases):
+        yield _of_lease(check, deployment, leases[namespace, deployment], namespace, now)
 
 
 def _of_lease(check: str, deployment: str, lease: Raw | None, namespace: str, now: float) -> CheckResult:

@@ -300,7 +300,7 @@ def installation(**changes: Any) -> Installation:
         "served": ["trainingjobs", "injectedjobs", "hotsparepools", "recoveries"],
         "rights": {"list pods": True, "list nodes": False},
         "deployments": [deployment("understudy-operator", 2), deployment("understudy-webhook", 0)],
-        "leases": {"understudy-operator": a_lease("understudy-operator-7d4")},
+        "leases": {("understudy-system", "understudy-operator"): a_lease("understudy-operator-7d4")},
         "webhooks": [webhook()],
         "endpoints": {"understudy-webhook": []},
         "dns": [{"endpoints": [{"conditions": {"ready": True}}, {"conditions": {}}]}],

@@ -11,6 +11,8 @@ import pytest
 from tests.unit.cli import samples
 from understudy_cli.views.checks import CheckResult, Level, Unreadable, authority_ends, findings, shard_of
 
+OPERATOR = ("understudy-system", "understudy-operator")
+
 HEALTHY: dict[str, Any] = {
     "rights": {"list pods": True},
     "deployments": [samples.deployment("understudy-operator", 2)],
@@ -72,16 +74,16 @@ def test_a_healthy_installation_has_no_problem() -> None:
         ("Operator", {"deployments": [samples.deployment("understudy-operator", 1)]}, Level.WARNING, "1 of 2 replicas"),
         ("Operator", {"own_version": "0.2.0"}, Level.WARNING, "its version is 0.1.0"),
         ("Leader", {"leases": {}}, Level.ERROR, "no replica of the operator is the leader"),
-        ("Leader", {"leases": {"understudy-operator": None}}, Level.ERROR, "no replica of the operator is the leader"),
+        ("Leader", {"leases": {OPERATOR: None}}, Level.ERROR, "no replica of the operator is the leader"),
         (
             "Leader",
-            {"leases": {"understudy-operator": samples.a_lease("")}},
+            {"leases": {OPERATOR: samples.a_lease("")}},
             Level.ERROR,
             "no replica of the operator is the leader",
         ),
         (
             "Leader",
-            {"leases": {"understudy-operator": samples.a_lease("a", "2026-11-20T11:50:00Z")}},
+            {"leases": {OPERATOR: samples.a_lease("a", "2026-11-20T11:50:00Z")}},
             Level.ERROR,
             "has not renewed its Lease for 10m",
         ),
@@ -103,11 +105,22 @@ def test_a_problem_is_found_and_has_a_fix(check: str, changes: dict[str, Any], l
 
 def test_each_shard_has_a_leader_of_its_own() -> None:
     # given two shards, one of which has no leader
-    leases = {"understudy-operator-0-of-2": samples.a_lease("a"), "understudy-operator-1-of-2": samples.a_lease("")}
+    leases = {
+        ("understudy-system", "understudy-operator-0-of-2"): samples.a_lease("a"),
+        ("understudy-system", "understudy-operator-1-of-2"): samples.a_lease(""),
+    }
     first, second = found(leases=leases)["Leader"]
     assert (first.level, first.text) == (Level.OK, "a is the leader of shard 0-of-2")
     assert (second.level, second.text) == (Level.ERROR, "no replica of the operator is the leader of shard 1-of-2")
     assert second.fix == "see kubectl --namespace understudy-system logs deployment/understudy-operator-1-of-2"
+
+
+def test_operators_with_the_same_name_in_two_namespaces_have_a_leader_each() -> None:
+    # given two installations, each of which watches some namespaces, and one of which has no leader
+    leases = {("blue", "understudy-operator"): samples.a_lease("a"), ("red", "understudy-operator"): None}
+    first, second = found(leases=leases)["Leader"]
+    assert (first.level, second.level) == (Level.OK, Level.ERROR)
+    assert second.fix == "see kubectl --namespace red logs deployment/understudy-operator"
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,10 @@ def outdated(observed: ObservedPool, now: float) -> list[Pod]:
     ]
 
 
+def say_outdated(count: int) -> str:
+    return "1 spare has an old template" if count == 1 else f"{count} spares have an old template"
+
+
 def _has_another_key(observed: ObservedPool, pod: Pod) -> bool:
     """Whether the operator now derives another key for the pool: the spare would reject the orders of a job."""
     return bool(observed.secret) and observed.secret not in pod.secrets
@@ -151,7 +155,7 @@ def _roll(observed: ObservedPool, desired: int, now: float) -> Iterator[CreatePo
         yield _create(observed, number, f"a spare is missing ({len(spares)} of {desired} exist)", now)
     starting = any(not pod.ready for pod in spares)
     if missing <= 0 and old and not starting and len(spares) <= desired:
-        yield _create(observed, 0, f"the template has changed, and {len(old)} spares have an old one", now)
+        yield _create(observed, 0, f"the template has changed: {say_outdated(len(old))}", now)
 
 
 def _has_secret(observed: ObservedPool) -> bool:

@@ -13,6 +13,7 @@ from understudy_operator.plan.manifests.pool_pods import pool_selector
 from understudy_operator.plan.pool.holding import (
     ended_by_themselves,
     outdated,
+    say_outdated,
     spare_pause_s,
     spares_being_claimed,
     usable_spares,
@@ -102,7 +103,7 @@ def _rolling(observed: ObservedPool, now: float) -> DesiredCondition:
     old = outdated(observed, now)
     if not old:
         return "Rolling", False, "UpToDate", ""
-    message = f"{len(old)} spares have an old template"
+    message = say_outdated(len(old))
     waits = next((pod for pod in usable_spares(observed, now) if pod not in old and not pod.node and pod.trouble), None)
     if waits is None:
         return "Rolling", True, "Rolling", message
