@@ -28,6 +28,7 @@ from benchmarks.nights import night_rows, read_nights
 from benchmarks.nodes import GOALS as NODES
 from benchmarks.operator.goals import BESIDE
 from benchmarks.operator.goals import GOALS as OPERATOR
+from benchmarks.operator.goals import POD as OPERATOR_POD
 from benchmarks.pool.goals import GOALS as POOL
 from benchmarks.records import Record, sum_up
 from benchmarks.recovery.goals import GOALS as RECOVERY
@@ -57,6 +58,7 @@ GOALS: dict[str, Sequence[Goal]] = {
     "recovery": RECOVERY,
     "operator": OPERATOR,
     "operator-beside": BESIDE,
+    "operator-pod": OPERATOR_POD,
     "nodes": NODES,
     "detection": DETECTION,
     "hostile": HOSTILE,

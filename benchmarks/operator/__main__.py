@@ -23,7 +23,7 @@ from benchmarks.journal import Journal
 from benchmarks.machine import take_open_files
 from benchmarks.operator import cluster, network
 from benchmarks.operator.exposition import MetricMissing
-from benchmarks.operator.goals import BESIDE, GOALS
+from benchmarks.operator.goals import BESIDE, GOALS, POD
 from benchmarks.operator.jobset_build import Built, ensure_jobset, version
 from benchmarks.operator.kube import Refused
 from benchmarks.operator.plan import NODES, Case, Choice, Session, System, plan
@@ -109,7 +109,7 @@ def main() -> int:
         return 1
     finally:
         journal.close()
-    show(journal, (*GOALS, *BESIDE))
+    show(journal, (*GOALS, *BESIDE, *POD))
     for line in skipped:
         print(line)
     return 0

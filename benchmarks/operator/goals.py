@@ -17,3 +17,5 @@ GOALS = (
 )
 #: Measured in a run of its own, whose samples are kept.
 BESIDE = (Goal("recover-beside", 5000, "wait_s", at_most=0.1),)
+#: Likewise: the sizes do not depend on the machine.
+POD = (Goal("pod", 1, "pod_bytes", peer="jobset", at_most_ratio=1.25),)

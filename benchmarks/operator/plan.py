@@ -25,6 +25,7 @@ class Case(StrEnum):
     STATUS = "status"
     IN_PLACE = "in-place"
     BESIDE = "recover-beside"
+    POD = "pod"
     REST = "rest"
     START = "start"
     DELETE = "delete"
@@ -57,6 +58,7 @@ LIVES: dict[tuple[Case, ...], dict[System, tuple[Case, ...]]] = {
         System.JOBSET: (Case.CREATE, Case.REST, Case.DELETE),
     },
     (Case.BESIDE,): {System.UNDERSTUDY: (Case.BESIDE,)},
+    (Case.POD,): dict.fromkeys(System, (Case.POD,)),
     (Case.RECREATE,): {System.UNDERSTUDY: (Case.RECREATE,), System.JOBSET: (Case.RECREATE,)},
     (Case.JOBS_CREATE,): dict.fromkeys(System, (Case.JOBS_CREATE,)),
     (Case.JOBS_RECREATE,): {System.UNDERSTUDY: (Case.JOBS_RECREATE,)},
@@ -68,7 +70,7 @@ LIVES: dict[tuple[Case, ...], dict[System, tuple[Case, ...]]] = {
 }
 SIZES = dict.fromkeys(Case, (100, 1000, 5000)) | dict.fromkeys(MANY, (2000,)) | dict.fromkeys((Case.REST,), (5000,))
 SIZES[Case.START] = SIZES[Case.JOBS_CREATE] = SIZES[Case.BESIDE] = (5000,)
-SIZES |= dict.fromkeys(SHIPPED, (1000,))
+SIZES |= dict.fromkeys(SHIPPED, (1000,)) | {Case.POD: (1,)}
 
 
 @dataclass(frozen=True)

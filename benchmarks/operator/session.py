@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from benchmarks.child import Unfinished
-from benchmarks.operator import audit, manifests
+from benchmarks.operator import audit, manifests, pod_parts
 from benchmarks.operator.agents import Agents
 from benchmarks.operator.cluster import Cluster, answers, in_parallel, until
 from benchmarks.operator.following import CHANGES, PAUSE_S, Following
@@ -44,6 +44,7 @@ METRICS = {
     Case.SHIPPED_RECREATE: ("running_s", "reported_s"),
     Case.MANY_RECREATE: ("running_s", "reported_s"),
     Case.REST: ("cpu_percent", "rss_mb"),
+    Case.POD: ("pod_bytes",),
     Case.START: ("ready_s",),
     Case.BESIDE: ("alone_s", "others_s", "seconds", "wait_s"),
 }
@@ -204,6 +205,25 @@ class Life:
         gone = await watches.until("all pods gone", lambda: not watches.pods.present, LIMIT_S)
         return {"seconds": gone - start} | await meter.end()
 
+    async def pod_bytes(self) -> dict[str, float]:
+        """The size of a pod at its creation, and of the parts of ours that a JobSet's pod does not have. Nothing is
+        created for it: the API server answers with the object that it would store.
+        """
+        path = f"/api/v1/namespaces/{self.namespace}/pods"
+        (item,) = (await self.kube.call("GET", path))["items"]
+        pod = pod_parts.new_pod(item)
+
+        async def stored(manifest: manifests.Raw) -> manifests.Raw:
+            return await self.kube.call("POST", path, manifest, dryRun="All")
+
+        whole = await stored(pod)
+        left = pod_parts.size(whole)
+        values: dict[str, float] = {"pod_bytes": left, "managed_bytes": pod_parts.managed_size(whole)}
+        for metric, smaller in pod_parts.smaller_pods(pod) if self.setup.launcher else ():
+            before, left = left, pod_parts.size(await stored(smaller))
+            values[metric] = before - left
+        return values
+
     # Parts of the cases -----------------------------------------------------------------------------------------------
 
     async def _post(self, number: int, pods: int = 0) -> None:
@@ -288,6 +308,7 @@ async def measure(cluster: Cluster, session: Session, jobset: Built, namespace: 
             Case.STATUS: life.status,
             Case.IN_PLACE: life.in_place,
             Case.BESIDE: life.beside,
+            Case.POD: life.pod_bytes,
             Case.REST: life.wait_idle,
             Case.START: life.start_again,
             Case.DELETE: life.delete,

@@ -14,7 +14,10 @@ import pytest
 from benchmarks.child import ChildFailed, Unfinished
 from benchmarks.operator import audit
 from benchmarks.operator.exposition import BYTES, MetricMissing, api_bytes, histogram
+from benchmarks.operator.pod_parts import managed_size, new_pod, size, smaller_pods
 from benchmarks.operator.watches import Jobs, Pods, Watches
+from tests.unit.operator.given import a_job
+from understudy_operator.plan.manifests.pods import pod_manifest
 from understudy_protocol.pod import LABEL_JOB_UID
 
 METRICS = "\n".join(
@@ -221,3 +224,29 @@ async def test_a_watch_that_cannot_continue_fails_and_does_not_wait_without_end(
         await asyncio.sleep(0)
         with pytest.raises(ChildFailed, match=r"watch of pods failed: .*too old resource version"):
             await watches.until("pods", lambda: False, 10.0)
+
+
+def test_the_parts_of_a_pod_are_removed_one_after_the_other() -> None:
+    # given a pod of the operator, as the API server stores it
+    pod = pod_manifest(
+        a_job(), index=0, serial="1", coordinator_address="10.0.0.1:29400", sidecar_image="example.com/sidecar:1"
+    )
+    pod["spec"]["nodeName"] = "node-1"
+    pod["metadata"] |= {"uid": "uid", "resourceVersion": "7", "managedFields": [{"manager": "operator"}]}
+    # when its manifest is made again
+    again = new_pod(pod)
+    # then it has another name, and nothing that belongs to the stored object
+    assert again["metadata"]["name"] != pod["metadata"]["name"]
+    assert again["metadata"].keys() == {"name", "namespace", "labels", "annotations", "ownerReferences"}
+    assert "nodeName" not in again["spec"]
+    # and in the end no part of the operator is left
+    smaller = dict(smaller_pods(again))
+    sizes = [size(again), *map(size, smaller.values())]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) == 9
+    last = smaller["own_labels_bytes"]
+    assert last["spec"]["initContainers"] == []
+    assert [x["name"] for x in last["spec"]["containers"][0]["env"]] == ["JOB_COMPLETION_INDEX"]
+    assert last["spec"]["volumes"] == []
+    assert not any("understudy" in key for field in ("labels", "annotations") for key in last["metadata"][field])
+    assert managed_size(pod) == 24
