@@ -101,7 +101,7 @@ def on_time(state: CoordinatorState, now: float) -> None:
     if state.round.phase is not RoundPhase.WAITING:
         state.pending.end_step()
     elif not state.has_majority():
-        state.pending.postpone_step(now + state.silence.timeouts.answer_s)
+        state.pending.postpone_step(now + state.silence.answer_s_of(len(state.roster.holders)))
     elif not step.unanswered:
         _take_step(state, step, now)
     elif now >= step.until:

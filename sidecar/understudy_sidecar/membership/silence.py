@@ -89,7 +89,7 @@ class SilenceWatch:
     def restart_timeouts(self, roster: Roster, now: float) -> None:
         """Ignore the silence of all members up to now."""
         if self.ack_until is not None or roster.unacked:
-            self.ack_until = now + self.timeouts.answer_s
+            self.ack_until = now + self.answer_s_of(len(roster.holders))
         if self.probe is not None and not self.probe.is_done:
             self.probe = replace(self.probe, until=now + self.timeouts.answer_s)
         roster.restart_suspicions(now)

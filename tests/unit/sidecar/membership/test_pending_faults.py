@@ -215,3 +215,22 @@ def test_an_appointment_makes_the_fault_count() -> None:
     driven.coordinator.appoint(Appoint(2, 0, {}), driven.now)
     assert charged(driven) == 1
     assert driven.coordinator.phase is RoundPhase.RUNNING
+
+
+def test_a_pause_of_the_coordinator_does_not_shorten_the_time_to_answer_in_a_large_job() -> None:
+    # given a coordinator of 1,000 pods, which have 4 s to answer before one of them is evicted
+    driven = running(actives=1000, spares=0, max_in_place=0)
+    names = [f"active-{number}" for number in range(1000)]
+    driven.later(0.1, *names)
+    driven.report_started(*names)
+    driven.report_step("active-0", median_step_s=60.0)
+    driven.fail_worker("active-7")
+    driven.later(0.1)
+    assert driven.coordinator.snapshot().waiting_for == "answers of 999 members before pod active-7 is replaced"
+    # when it is not scheduled for 2 s, and all pods answer except one
+    driven.now += 2.0
+    driven.later(3.9, *names[1:])
+    # then the pod has 4 s again
+    assert driven.lost_pods() == {}
+    driven.later(0.2, *names[1:])
+    assert driven.lost_pods() == {"active-0": "Node"}

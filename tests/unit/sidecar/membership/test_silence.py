@@ -274,6 +274,21 @@ def test_an_assignment_that_is_not_acknowledged_in_time_is_a_loss() -> None:
     assert driven.recovery().cause.pod == "active-1"  # it was lost before, so no innocent worker is charged
 
 
+def test_a_pause_of_the_coordinator_does_not_shorten_the_time_to_acknowledge_in_a_large_job() -> None:
+    # given a round of 1,000 pods, which have 4 s to acknowledge it
+    driven = running(actives=1000, spares=0)
+    names = [f"active-{number}" for number in range(1000)]
+    driven.later(0.1, *names)
+    driven.report_started(*names[1:])
+    # when the coordinator is not scheduled for 3 s, and all pods answer except one
+    driven.now += 3.0
+    driven.later(3.9, *names[1:])
+    # then the pod has 4 s again
+    assert driven.lost_pods() == {}
+    driven.later(0.2, *names[1:])
+    assert driven.lost_pods() == {"active-0": "Node"}
+
+
 def test_an_acknowledgement_that_arrives_after_the_end_of_its_round_counts() -> None:
     """Found by the simulation: healthy pods were lost, because no pod was available for the ranks of another pod."""
     # given a round of three pods without a spare, of which one is lost before another one has acknowledged
