@@ -74,8 +74,13 @@ def drill_deletions(observed: Observed, drill: DrillStatus | None, now: float) -
     if drill is None or drill.fault is None or drill.fault in _OF_WORKERS or not _may_act(drill, now):
         return
     for pod in observed.pods:
-        if pod.name in drill.pods and not pod.ended and pod.deleting_since is None:
+        if pod.name in drill.pods and _is_older(pod, drill) and not pod.ended and pod.deleting_since is None:
             yield DeletePod(pod.name, pod.uid, 0, f"{DRILL_REASON} ({drill.fault.value})", pod.version)
+
+
+def _is_older(pod: Pod, drill: DrillStatus) -> bool:
+    """A PyTorchJob recreates a deleted pod under the same name. Creation times are whole seconds."""
+    return drill.at is not None and pod.created_at <= parse_time(drill.at) - 1.0
 
 
 def drill_order(observed: Observed, drill: DrillStatus | None, now: float) -> DrillOrder | None:

@@ -152,6 +152,18 @@ def test_an_operator_that_was_killed_after_the_status_write_deletes_the_pod_with
     assert deleted(reconcile(recorded, IMAGE, NOW + ACT_S)) == {}
 
 
+def test_a_pod_that_is_recreated_under_the_same_name_is_not_deleted_again() -> None:
+    # given a drill that has deleted pod a1 of a PyTorchJob, whose operator creates pods with the same names again
+    given = asked("Pod")
+    first = planned(given)
+    assert first.status is not None
+    # when the new pod a1 runs 3 s later
+    new = replace(A1, uid="uid-of-the-new-pod", created_at=NOW + 3)
+    recorded = replace(given, job=replace(given.job, status=first.status), pods=(A0, new, S))
+    # then it stays
+    assert deleted(reconcile(recorded, IMAGE, NOW + 10)) == {}
+
+
 # What is rejected -----------------------------------------------------------------------------------------------------
 
 
