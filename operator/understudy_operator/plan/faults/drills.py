@@ -13,6 +13,7 @@ Rules:
 - Pods are deleted without a grace period, which needs no rights of the user on nodes. For a worker the coordinator gets
   an order (understudy_sidecar/membership/drills.py).
 - The recovery of a deleted pod gets the reason "a drill" here, because the coordinator does not know of the deletion.
+  A loss of that pod at another time keeps its reason.
 """
 
 import re
@@ -36,8 +37,10 @@ from understudy_protocol.recovery import DRILL_REASON
 ACT_S = 60.0
 #: How far the clock of the user may be ahead of the operator's.
 AHEAD_S = 60.0
-#: A worker that is killed is reported within this time; a hang takes the step timeout longer.
+#: The end of a worker or pod is reported within this time; a hang takes the step timeout longer.
 DETECTED_S = 60.0
+#: How far the clock of a coordinator may be behind the operator's.
+CLOCKS_DIFFER_S = 10.0
 REQUEST_CHARACTERS = 64
 _REQUEST = re.compile(r"([A-Za-z]{1,16}) (\S{1,40})")
 _OF_WORKERS = (Drill.PROCESS, Drill.HANG)
@@ -99,16 +102,23 @@ def mark_drills(
 ) -> list[RecoveryStatus]:
     """The entries of status, with the reason of those that a drill has caused. before: those that status has now."""
     recorded = identified(before)
-    deleted = () if drill is None or drill.fault in _OF_WORKERS else drill.pods
     marked = []
     for identity, entry in identified(entries).items():
         known = recorded.get(identity)
         was_marked = known is not None and is_drill(known) and known.cause.pod == entry.cause.pod
-        is_lost = entry.fault in (Fault.POD, Fault.NODE) and entry.cause.pod in deleted
-        if (was_marked or is_lost) and not is_drill(entry):
+        was_recorded = known is not None and (known.fault, known.cause.pod) == (entry.fault, entry.cause.pod)
+        if (was_marked or (not was_recorded and _has_caused(drill, entry))) and not is_drill(entry):
             entry = replace(entry, reason="; ".join(filter(None, (DRILL_REASON, entry.reason))))
         marked.append(entry)
     return marked
+
+
+def _has_caused(drill: DrillStatus | None, entry: RecoveryStatus) -> bool:
+    """Whether the drill has deleted the pod, at about the time at which the coordinator detected the loss."""
+    if drill is None or drill.at is None or drill.fault in _OF_WORKERS or entry.cause.pod not in drill.pods:
+        return False
+    after_s = parse_time(entry.detected_at) - parse_time(drill.at)
+    return entry.fault in (Fault.POD, Fault.NODE) and -CLOCKS_DIFFER_S <= after_s < ACT_S + DETECTED_S
 
 
 def is_drill(entry: RecoveryStatus) -> bool:

@@ -233,3 +233,41 @@ def test_the_recovery_of_a_deleted_pod_shows_that_it_was_a_drill() -> None:
         "a drill; its pod is lost",
         "its pod is lost",
     ]
+
+
+@pytest.mark.parametrize(
+    ("detected_at", "reason"),
+    [
+        pytest.param(NOW - 60, "its pod is lost", id="a minute before the drill"),
+        pytest.param(NOW - 5, "a drill; its pod is lost", id="by a clock that is 5 s slow"),
+        pytest.param(NOW + 100, "a drill; its pod is lost", id="within two minutes"),
+        pytest.param(NOW + 180, "its pod is lost", id="three minutes after the drill"),
+    ],
+)
+def test_only_a_loss_at_the_time_of_the_drill_is_recorded_as_a_drill(detected_at: float, reason: str) -> None:
+    # given a drill that deleted pod a1, and a loss of this pod at another time
+    cause = Cause(8, "a1", "node-a1", None, None, "its connection ended")
+    loss = a_recovery(detected_at, fault=Fault.POD, strategy=Strategy.SPARE_SWAP, cause=cause, reason="its pod is lost")
+    drill = DrillStatus(request="Pod x", fault=Drill.POD, at=micro_time(NOW), pods=("a1",), round=4)
+    job = a_job(status=JobStatus(drill=drill, round=4))
+    # when the coordinator reports the loss
+    plan = planned(observed(job, snapshot=trains(recoveries=(loss,))))
+    # then its reason depends on the time
+    assert plan.status is not None
+    assert [entry.reason for entry in plan.status.recoveries] == [reason]
+
+
+def test_a_loss_that_status_had_before_the_drill_does_not_become_one() -> None:
+    # given a pod that was lost, has returned, and is deleted by a drill 2 s after its recovery
+    cause = Cause(8, "a1", "node-a1", None, None, "its connection ended")
+    loss = a_recovery(NOW - 5, NOW - 2, fault=Fault.POD, cause=cause, reason="its pod is lost")
+    before = planned(observed(a_job(status=in_round(4)), snapshot=trains(recoveries=(loss,)))).status
+    assert before is not None
+    # when the operator decides the drill
+    given = asked("Pod", trains(recoveries=(loss,)), status=before)
+    plan = planned(given)
+    # then the recovery keeps its reason
+    assert plan.status is not None
+    assert plan.status.drill is not None
+    assert plan.status.drill.pods == ("a1",)
+    assert [entry.reason for entry in plan.status.recoveries] == ["its pod is lost"]
