@@ -29,6 +29,7 @@ def on_acked(state: CoordinatorState, member: MemberRecord) -> None:
 def on_started(state: CoordinatorState, member: MemberRecord, now: float) -> None:
     state.notify_observers()
     member.workers = WorkersState.RUNNING
+    state.round.on_member_started(now)
     if state.roster.on_started(member.uid):
         state.round.on_started(now)
         if state.round.stepped == NO_ROUND:
@@ -39,6 +40,7 @@ def on_step(state: CoordinatorState, member: MemberRecord, progress: m.Progress,
     state.hangs.on_step(member.uid)
     if member.workers is WorkersState.STARTING:
         member.workers = WorkersState.RUNNING
+        state.round.on_member_started(now)
         state.roster.on_started(member.uid)
         state.notify_observers()
     state.backoff.on_step()

@@ -35,6 +35,7 @@ class RoundState:
     gathers_until: float = 0.0  # no round is formed earlier: related losses and failures are still being reported
     start_due: float | None = None  # when status names the pods whose workers do not run yet; None: done
     formed_at: float = 0.0  # when the newest round was formed; for a previous coordinator's round: when this term began
+    first_started_at: float | None = None  # when a member reported first that its workers were spawned
     started_at: float | None = None  # when all workers of the running round were spawned
     stepped: RoundToken = NO_ROUND  # the newest round in which any worker has reported a step
     stepping_since: float | None = None  # the first step of the running round, if it was made in this term
@@ -68,7 +69,7 @@ class RoundState:
 
     def form(self, token: RoundToken, size: int, now: float) -> None:
         self.token, self.size, self.phase, self.is_first = token, size, RoundPhase.RUNNING, False
-        self.vacant_since = self.started_at = self.stepping_since = None
+        self.vacant_since = self.first_started_at = self.started_at = self.stepping_since = None
         self.newcomers = frozenset()
         self.formed_at, self.start_due = now, now + START_S
 
@@ -89,6 +90,10 @@ class RoundState:
 
     def on_start_due(self) -> None:
         self.start_due = None
+
+    def on_member_started(self, now: float) -> None:
+        """The workers of a member were spawned."""
+        self.first_started_at = self.first_started_at or now
 
     def on_started(self, now: float) -> None:
         """All workers were spawned."""

@@ -23,6 +23,8 @@ FIRST_ROUND_PATIENCE_S = 30.0
 MAX_NAMED_PODS = 5
 #: A pod whose workers have not started after this time is lost. Longer than a launcher takes to load its zygote.
 START_LIMIT_S = 240.0
+#: If all pods start late (their file system did not respond), the others may start this much later than the first one.
+LATER_START_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,11 @@ def lose_late_starters(state: CoordinatorState, now: float) -> None:
 def start_expires(state: CoordinatorState) -> float:
     """When members whose workers have not started are lost. With a startTimeout, hangs.py decides about them."""
     waits = state.round.phase is RoundPhase.RUNNING and state.roster.starting and not state.shape.start_timeout_s
-    return state.round.formed_at + START_LIMIT_S if waits else math.inf
+    if not waits:
+        return math.inf
+    first_at = state.round.first_started_at
+    limit = state.round.formed_at + START_LIMIT_S
+    return limit if first_at is None else max(limit, first_at + LATER_START_S)
 
 
 def shrinks_at(state: CoordinatorState) -> float | None:

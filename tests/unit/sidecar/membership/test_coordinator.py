@@ -710,10 +710,31 @@ def test_if_the_workers_of_no_pod_start_no_pod_is_lost() -> None:
         driven.receive(name, m.Ack(driven.token))
     driven.later(300.0, "active-0", "active-1", "spare-0")
     assert driven.lost_pods() == {}
-    # but the pod is lost as soon as another pod has started its workers
+    # but the pod is lost a minute after another pod has started its workers
     driven.report_started("active-0")
-    driven.later(6.0, "active-0", "active-1", "spare-0")
+    driven.later(59.0, "active-0", "active-1", "spare-0")
+    assert driven.lost_pods() == {}
+    driven.later(2.0, "active-0", "active-1", "spare-0")
     assert driven.lost_pods() == {"active-1": "Pod"}
+
+
+def test_if_the_workers_of_all_pods_start_late_no_pod_is_lost() -> None:
+    # given a round of three pods, of which none starts its workers for four minutes, because their file system hangs
+    driven = running(actives=3)
+    driven.fail_worker("active-1")
+    everyone = ("active-0", "active-1", "active-2", "spare-0")
+    for name in everyone[:3]:
+        driven.receive(name, m.Ack(driven.token))
+    driven.later(250.0, *everyone)
+    # when the pods start their workers one after the other, within 50 s
+    driven.report_started("active-0")
+    driven.later(20.0, *everyone)
+    driven.report_started("active-1")
+    driven.later(30.0, *everyone)
+    driven.report_started("active-2")
+    # then none is replaced
+    assert driven.lost_pods() == {}
+    assert driven.coordinator.phase is RoundPhase.RUNNING
 
 
 def test_a_pod_whose_workers_did_not_start_is_replaced_although_it_connects_again() -> None:
