@@ -148,11 +148,11 @@ def _resume(state: CoordinatorState, member: MemberRecord, link: int, join: m.Jo
         state.send(member, member.assign)
         return
     member.workers = join.workers
-    if state.round.phase is not RoundPhase.RUNNING:
-        return
     copies.on_rejoined(state, member)
     if member.group_rank is None:
-        stand_by(state, member)
+        _answer_claim(state, member)
+        return
+    if state.round.phase is not RoundPhase.RUNNING:
         return
     round_progress.on_acked(state, member)
     restoring.on_report(state, member, join.saved, join.kept, started=join.workers is not WorkersState.STARTING)
@@ -177,15 +177,22 @@ def _admit(state: CoordinatorState, link: int, join: m.Join, now: float) -> None
     state.roster.add(member)
     state.losses.on_return(join.pod_uid)
     send_welcome(state, member)
-    claims = join.token > NO_ROUND and join.group_rank is not None
+    if _claims_ranks(join) and state.round.phase is RoundPhase.WAITING and state.round.is_first:
+        state.round.rebuild()  # the operator did not know of the round of this job
+    _answer_claim(state, member)
+
+
+def _claims_ranks(join: m.Join) -> bool:
+    return join.token > NO_ROUND and join.group_rank is not None
+
+
+def _answer_claim(state: CoordinatorState, member: MemberRecord) -> None:
+    """A member without ranks has joined. It may have missed an earlier answer."""
+    join, claims = member.join, _claims_ranks(member.join)
     if state.round.phase is RoundPhase.REBUILDING:
         return
-    if claims and state.round.phase is RoundPhase.WAITING and state.round.is_first:
-        state.round.rebuild()  # the operator did not know of the round of this job
-        return
-    if claims and _is_vacant(state, join):
-        member.has_returned = True
-    elif claims or join.workers is not WorkersState.IDLE:
+    member.has_returned = claims and _is_vacant(state, join)
+    if not member.has_returned and (claims or join.workers is not WorkersState.IDLE):
         send_standby(state, member, join.token)
 
 

@@ -414,6 +414,40 @@ def test_a_member_whose_fence_has_stopped_its_workers_waits_as_a_spare() -> None
     assert driven.take("active-0", m.Standby) == [m.Standby(driven.token)]
 
 
+def test_a_member_that_missed_its_order_to_wait_as_a_spare_gets_it_again() -> None:
+    # given a member that returns from an older round, after a spare has taken its ranks
+    driven = running()
+    driven.drop("active-0")
+    assert driven.assigned() == {"spare-0": 0, "active-1": 1}
+    driven.join("active-0", R0, 0, WorkersState.RUNNING)
+    driven.sent.clear()
+    # when its connection breaks before the order arrives, and it joins again with running workers
+    driven.drop("active-0", silent=True)
+    driven.join("active-0", R0, 0, WorkersState.RUNNING)
+    # then it has to stop them
+    assert driven.take("active-0", m.Standby) == [m.Standby(driven.token)]
+    # and if the next joins show that it has done so, nothing follows
+    driven.drop("active-0", silent=True)
+    driven.join("active-0", R0, None, WorkersState.IDLE)
+    assert driven.take("active-0", m.Standby) == []
+
+
+def test_a_member_that_missed_its_order_to_wait_gets_it_again_while_the_next_round_waits() -> None:
+    # given a job of three pods without spares, in which a member returns from an older round
+    driven = running(actives=3)
+    driven.drop("active-0")
+    assert driven.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
+    driven.join("active-0", R0, 0, WorkersState.RUNNING)
+    driven.drop("active-0", silent=True)
+    driven.drop("active-1")
+    driven.drop("active-2")
+    driven.sent.clear()
+    # when it joins again, while the ranks of two other pods are vacant
+    driven.join("active-0", R0, 0, WorkersState.RUNNING)
+    # then it has to stop its workers
+    assert driven.take("active-0", m.Standby) == [m.Standby(driven.token)]
+
+
 def test_a_member_whose_connection_broke_resumes_and_gets_the_messages_that_it_missed() -> None:
     driven = running()
     driven.drop("active-0", silent=True)
