@@ -57,6 +57,10 @@ class Draining:
     def waits(self, now: float) -> bool:
         return bool(self._unsaved) and now < self.until
 
+    def expect_save(self, uid: str) -> None:
+        """The member gets its order later than the others."""
+        self._unsaved.add(uid)
+
     def on_ended(self, uid: str) -> None:
         """The member's workers have ended, or it was lost."""
         self._unsaved.discard(uid)

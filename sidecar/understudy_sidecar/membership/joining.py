@@ -152,6 +152,7 @@ def _resume(state: CoordinatorState, member: MemberRecord, link: int, join: m.Jo
     if member.group_rank is None:
         _answer_claim(state, member)
         return
+    leaving.on_rejoined(state, member, now)
     if state.round.phase is not RoundPhase.RUNNING:
         return
     round_progress.on_acked(state, member)
@@ -160,15 +161,8 @@ def _resume(state: CoordinatorState, member: MemberRecord, link: int, join: m.Jo
         round_progress.on_started(state, member, now)
     elif join.workers is WorkersState.FINISHED:
         round_progress.on_finished(state, member)
-    elif join.workers in (WorkersState.IDLE, WorkersState.FAILED) and not _is_draining(state, member):
+    elif join.workers in (WorkersState.IDLE, WorkersState.FAILED) and state.draining is None:
         worker_faults.on_rejoined_failed(state, member, join.failure, now)
-
-
-def _is_draining(state: CoordinatorState, member: MemberRecord) -> bool:
-    if state.draining is None:
-        return False
-    state.draining.on_ended(member.uid)
-    return True
 
 
 def _admit(state: CoordinatorState, link: int, join: m.Join, now: float) -> None:

@@ -129,6 +129,22 @@ def on_ended(state: CoordinatorState, member: MemberRecord, message: m.Drained |
     return not isinstance(message, m.Finished)
 
 
+def on_rejoined(state: CoordinatorState, member: MemberRecord, now: float) -> None:
+    """The member may have missed its Drain, or its Drained may be lost."""
+    draining, join = state.draining, member.join
+    if draining is None or join.token != draining.token or member.group_rank is None:
+        return
+    if member.workers not in _AT_WORK:
+        draining.on_ended(member.uid)
+        return
+    is_swapped = member.uid in state.swaps.begun
+    leaves = join.leaving is not None or (member.uid in state.roster.leaving and not is_swapped)
+    if join.drain_s is None and not leaves and now < draining.until:
+        if not is_swapped:
+            draining.expect_save(member.uid)
+        state.send(member, m.Drain(draining.token, draining.until - now))
+
+
 def waits_for_saves(state: CoordinatorState, now: float) -> bool:
     """Whether the next round has to wait for members that still save."""
     return state.draining is not None and state.draining.waits(now)

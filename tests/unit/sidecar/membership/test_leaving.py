@@ -55,6 +55,48 @@ def test_the_next_round_follows_when_all_have_saved_and_the_member_has_gone() ->
     assert driven.recovery().cause.pod == "active-0"
 
 
+def test_a_member_whose_connection_was_broken_when_the_others_were_drained_is_drained_too() -> None:
+    # given a member whose connection has broken when another member leaves, which has 30 s
+    driven = running(3)
+    driven.drop("active-1", silent=True)
+    driven.receive("active-0", LEAVING)
+    assert driven.take("active-1", m.Drain) == []
+    # when it connects again a second later, and its workers run
+    driven.later(1.0, "active-0", "active-2", "spare-0")
+    driven.join("active-1", driven.token, 1, WorkersState.RUNNING)
+    # then it has the rest of the time to save, and the next round waits for it
+    assert [x.grace_s for x in driven.take("active-1", m.Drain)] == [27.0]
+    drained(driven, "active-2")
+    driven.receive("active-0", m.Gone("its launcher has ended"))
+    assert driven.assigned() == {}
+    drained(driven, "active-1")
+    assert driven.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
+
+
+def test_a_member_that_has_its_order_to_save_does_not_get_it_again() -> None:
+    # given members that are drained
+    driven = running(3)
+    driven.receive("active-0", LEAVING)
+    assert len(driven.take("active-1", m.Drain)) == 1
+    # when one of them, and the leaving member, connect again while their workers save
+    driven.join("active-1", driven.token, 1, WorkersState.RUNNING, drain_s=20.0)
+    driven.join("active-0", driven.token, 0, WorkersState.RUNNING, leaving=LEAVING)
+    # then no member gets another order
+    assert [driven.take(name, m.Drain) for name in ("active-0", "active-1")] == [[], []]
+
+
+def test_if_the_report_of_a_save_is_lost_the_next_round_follows_when_the_member_connects_again() -> None:
+    # given a member that has gone, and two others that were drained, of which active-2 has not reported its save
+    driven = running(3)
+    driven.receive("active-0", LEAVING)
+    drained(driven, "active-1")
+    driven.receive("active-0", m.Gone("its launcher has ended"))
+    # when its report is lost with its connection, and it joins again, before the coordinator sees the end of that
+    driven.join("active-2", driven.token, 2, WorkersState.IDLE, drain_s=20.0)
+    # then the next round does not wait for it
+    assert driven.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
+
+
 def test_the_next_round_waits_no_longer_than_the_grace_less_a_margin() -> None:
     driven = running(3)
     driven.receive("active-0", LEAVING)
