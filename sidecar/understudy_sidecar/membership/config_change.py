@@ -3,9 +3,10 @@
 Rules: all members are in the voter configuration. When the members change, the coordinator proposes a new
 configuration, at most every CONFIG_CHANGE_S and not before the last proposal is committed. It proposes the first
 configuration while a round runs. While a proposal is pending, new members and new standby coordinators get the same
-version again. There are at most MAX_STANDBY_COORDINATORS: spares first (the least likely to fail with the training),
-each on another node than the ones before it and the coordinator, as long as there are such nodes. Only standby
-coordinators get the list of voters and the state that members do not resend: the counts and the ladder's history.
+version again. A member that has missed a committed one gets it when it rejoins. There are at most
+MAX_STANDBY_COORDINATORS: spares first (the least likely to fail with the training), each on another node than the ones
+before it and the coordinator, as long as there are such nodes. Only standby coordinators get the list of voters and the
+state that members do not resend: the counts and the ladder's history.
 """
 
 from understudy_protocol import membership as m
@@ -39,11 +40,14 @@ def propose_config_change(state: CoordinatorState, now: float) -> None:
     voters = state.roster.members
     if proposed := state.voter_configs.next_voters(voters):
         _propose(state, proposed)
-    elif state.config_changes.snapshot_is_stale:
+        return
+    if state.config_changes.snapshot_is_stale:
         send_leader_snapshot(state)
+    _resend_committed(state)
 
 
 def on_config_change_ack(state: CoordinatorState, member: MemberRecord, ack: m.ConfigChangeAck, now: float) -> None:
+    member.config_version = max(member.config_version, ack.config_version)
     if state.voter_configs.acknowledge(member.uid, ack.config_version):
         state.notify_observers()
         state.roster.set_voter_config(state.voter_configs.committed)
@@ -163,6 +167,15 @@ def _resend_pending(state: CoordinatorState, voter_config: VoterConfig) -> None:
     ]
     links = [x.link for x in receivers if x.link is not None]
     state.broadcast(links, m.ConfigChange(voter_config.version, state.config_changes.standbys))
+
+
+def _resend_committed(state: CoordinatorState) -> None:
+    """Resend the committed configuration to members that have missed it: they were disconnected, and know only earlier
+    standby coordinators.
+    """
+    version = state.voter_configs.committed.version
+    outdated = [x.link for x in state.roster.members.values() if x.link is not None and x.config_version < version]
+    state.broadcast(outdated, m.ConfigChange(version, state.config_changes.standbys))
 
 
 def _update_standby_coordinators(state: CoordinatorState) -> None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from understudy_protocol.enums import RoundToken, WorkersState
+from understudy_protocol.enums import ConfigVersion, RoundToken, WorkersState
 from understudy_protocol.membership import Assign, Join, RankHolder, WorkerFailed
 from understudy_protocol.snapshots import KeptSteps, SavedSteps
 from understudy_sidecar.membership.voter_config import Tally, VoterConfig
@@ -33,6 +33,7 @@ class MemberRecord:
     saved: SavedSteps | None = field(init=False)  # its snapshots for the round of its Join
     kept: tuple[KeptSteps, ...] | None = field(init=False)  # the copies that it kept then; None: not known yet
     copy_stride: int = 1  # that it needs
+    config_version: ConfigVersion = field(init=False)  # the newest that it has acknowledged
     assign: Assign | None = None  # of the running round; sent again to a member that reconnects without it
     stepped: RoundToken = field(init=False)  # the newest round in which its workers have made a step
     leaving_until: float | None = None
@@ -43,6 +44,7 @@ class MemberRecord:
     def __post_init__(self) -> None:
         self.uid, self.name, self.node = self.join.pod_uid, self.join.pod_name, self.join.node
         self.stepped, self.saved, self.kept = self.join.stepped, self.join.saved, self.join.kept
+        self.config_version = self.join.config_version
 
     def record_answer(self, heartbeat: int) -> None:
         """Only an answer shows that the member responds: another message may be delayed."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from understudy_protocol import membership as m
-from understudy_protocol.enums import NO_ROUND, NO_TERM, RoundToken, Term, WorkersState
+from understudy_protocol.enums import NO_CONFIG, NO_ROUND, NO_TERM, ConfigVersion, RoundToken, Term, WorkersState
 from understudy_protocol.observer import Appoint, Recovery
 from understudy_protocol.pod import JobShape
 from understudy_protocol.recovery import History
@@ -122,6 +122,7 @@ class DrivenCoordinator:
         saved: SavedSteps | None = None,
         kept: tuple[KeptSteps, ...] | None = (),
         drain_s: float | None = None,
+        config_version: ConfigVersion = NO_CONFIG,
     ) -> None:
         number = len(self._names) + 1
         self._links[name], self._names[number] = number, name
@@ -132,7 +133,7 @@ class DrivenCoordinator:
         known = m.Join(*role, term, leaving=leaving, group_world_size=group_world_size, history=history)
         join = replace(known, verdict=verdict, warm=warm, stepped=stepped, disconnected_s=disconnected_s)
         join = replace(join, disconnected_silently=disconnected_silently, unable_reason=unable_reason, saved=saved)
-        join = replace(join, kept=kept, drain_s=drain_s)
+        join = replace(join, kept=kept, drain_s=drain_s, config_version=config_version)
         self.do(Received(number, join))
 
     def receive(self, name: str, message: Any) -> None:

@@ -246,3 +246,27 @@ def test_a_pending_voter_configuration_is_sent_again_to_members_that_join_and_un
     driven.later(CONFIG_CHANGE_S + 0.1)
     (next_one,) = driven.take("spare-9", m.ConfigChange)
     assert next_one.config_version > asked.config_version
+
+
+def test_a_member_that_missed_a_change_of_the_voters_gets_it_when_it_connects_again() -> None:
+    # given a member whose connection is broken while another spare joins
+    driven = committed(actives=3)
+    others = ("active-0", "active-1", "spare-0", "spare-1")
+    driven.drop("active-2", silent=True)
+    driven.join("spare-1")
+    for _ in range(8):
+        driven.report_step("active-0")
+        driven.later(0.25, *others)
+    assert "uid-spare-1" in driven.coordinator.snapshot().voters
+    assert driven.take("active-2", m.ConfigChange) == []
+    # when it connects again, with the version that it knows
+    driven.join("active-2", driven.token, 2, WorkersState.RUNNING, config_version=V1)
+    driven.later(CONFIG_CHANGE_S + 0.1, *others)
+    # then it gets the newest version and its standby coordinators, and once it has stored them, nothing more
+    (change,) = driven.take("active-2", m.ConfigChange)
+    assert change.config_version > V1
+    assert "uid-spare-1" in [standby.pod_uid for standby in change.standby_coordinators]
+    driven.receive("active-2", m.ConfigChangeAck(change.config_version))
+    driven.join("active-2", driven.token, 2, WorkersState.RUNNING, config_version=change.config_version)
+    driven.later(CONFIG_CHANGE_S + 0.1, *others)
+    assert [driven.take(name, m.ConfigChange) for name in ("active-0", "active-2")] == [[], []]
