@@ -19,8 +19,9 @@ One of at most two voters is no majority, so the operator has the casting vote. 
   - at once, if this voter coordinates and lacks the other voter: no other pod can be elected without its vote
   - after WITNESS_S without a coordinator, if the other voter does not respond to the operator either
   - at once, if the other voter has provably ended.
-If no voter is left, it appoints another pod: at once if all have provably ended, or after UNREACHABLE_S without a
-coordinator if the nodes of the others are not ready.
+The only voter elects itself; if it has not within WITNESS_S, the operator appoints it. If no voter is left, it appoints
+another pod: at once if all have provably ended, or after UNREACHABLE_S without a coordinator if the nodes of the others
+are not ready.
 """
 
 from collections.abc import Callable, Collection
@@ -128,7 +129,7 @@ def _casting_vote(observed: Observed, snapshot: Snapshot, ended: Callable[[str],
     link = observed.coordination
     left = [uid for uid in snapshot.voters if not ended(uid)]
     answered = link.answers.pods.intersection(left)
-    if answered and len(left) == 1:
+    if answered and len(left) == 1 < len(snapshot.voters):
         return "the other voter has ended"
     if answered and is_due(max(link.since, link.answers.since) + WITNESS_S, now):
         missing = ", ".join(_names(observed, snapshot, set(left) - answered))

@@ -307,6 +307,10 @@ CASTING_VOTES: Mapping[str, tuple[Observed, tuple[str, str]]] = {
         few(for_s=WITNESS_S, responders=[A0, S]),
         ("s", "the voters respond, but have elected no coordinator within 3 s"),
     ),
+    "the only voter responds, and does not elect itself for 3 s": (
+        few((A0,), for_s=WITNESS_S, voters=(A0,), responders=[A0]),
+        ("a0", "the voters respond, but have elected no coordinator within 3 s"),
+    ),
     "the only voter has ended": (
         few((ended(A0), NEW), voters=(A0,), responders=[NEW]),
         ("new", "no voter is left: they have ended, or their nodes are not ready"),
@@ -324,6 +328,7 @@ NO_CASTING_VOTES: Mapping[str, Observed] = {
     "the node of the only voter is not ready, and the connection to it has just ended": few(
         (A0, NEW), voters=(A0,), responders=[NEW], not_ready=[A0.node], for_s=7.9
     ),
+    "the only voter responds: its sidecar has restarted, and elects itself": few((A0,), voters=(A0,), responders=[A0]),
     "three vote, and two respond": few((A0, S, T), voters=(A0, S, T), responders=[A0, T], for_s=7.9),
 }
 
