@@ -101,7 +101,8 @@ def suspect(state: CoordinatorState, member: MemberRecord, reason: str, now: flo
 
 
 def send_welcome(state: CoordinatorState, member: MemberRecord) -> None:
-    heartbeat_s = state.silence.heartbeat_s_of(len(state.roster.connected))
+    members = max(len(state.roster.connected), state.shape.actives)  # the others may join later
+    heartbeat_s = state.silence.heartbeat_s_of(members)
     domain = state.nodes.domain(member.node)
     verdict = state.nodes.verdict(member.node) if state.nodes.are_known else None
     message = m.Welcome(state.round.token, state.term, heartbeat_s, domain, state.pod_uid, state.ip, verdict)

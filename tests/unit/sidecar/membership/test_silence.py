@@ -263,6 +263,15 @@ def test_three_heartbeats_fit_into_the_lease() -> None:
     ]
 
 
+def test_the_first_member_of_a_large_job_expects_the_heartbeats_of_a_large_job() -> None:
+    # given a job of 8,000 pods, whose members get a heartbeat every 8 s once they are all connected
+    driven = DrivenCoordinator(actives=8000)
+    # when the first one joins
+    driven.join("active-0")
+    # then it does not miss three heartbeats before 24 s are over
+    assert [welcome.heartbeat_s for welcome in driven.take("active-0", m.Welcome)] == [8.0]
+
+
 def test_an_assignment_that_is_not_acknowledged_in_time_is_a_loss() -> None:
     driven = running()
     driven.fail_worker("active-0")
