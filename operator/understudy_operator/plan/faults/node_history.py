@@ -133,7 +133,7 @@ def offences_of(job: JobRecoveries) -> Iterator[tuple[str, NodeOffence]]:
     """Node and offense of each recovery that counts."""
     for entry in job.recoveries:
         node, reason = entry.cause.node, entry.cause.message[:REASON_CHARACTERS]
-        is_planned = entry.reason == SWAP_REASON or entry.reason.startswith(DRILL_REASON)
+        is_planned = entry.reason.startswith((SWAP_REASON, DRILL_REASON))
         if entry.fault in _WEIGHTS and _NODE.fullmatch(node) and not is_planned:
             yield node, NodeOffence(parse_time(entry.detected_at), job.uid, job.name, entry.fault, reason)
 

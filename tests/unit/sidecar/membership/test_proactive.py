@@ -71,6 +71,18 @@ def test_now_replaces_the_member_at_once_without_a_save(fact: NodeFact) -> None:
     assert (fact.hardware_finding or fact.leaving_reason) in recovery.cause.message
 
 
+def test_a_swap_whose_spare_is_lost_meanwhile_keeps_its_reason() -> None:
+    # given a member that is drained because its node ends, and a spare that is lost while all save
+    driven = job(Proactive.NEXT_CHECKPOINT)
+    send_nodes(driven, goes("active-1"))
+    driven.drop("spare-0")
+    drained(driven, *ALL_ACTIVES)
+    # when another pod takes its ranks
+    driven.join("spare-1")
+    # then the reason begins with the swap: the operator does not count it against the node
+    assert driven.recovery().reason == "it is swapped before it fails; no spare was available"
+
+
 def test_before_maintenance_all_save_first_and_then_the_member_is_replaced() -> None:
     driven = job(Proactive.NEXT_CHECKPOINT)
     send_nodes(driven, goes("active-1"))

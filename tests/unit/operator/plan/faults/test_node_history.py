@@ -177,6 +177,7 @@ def test_a_recovery_counts_as_an_offence_of_its_causes_node():
         {"fault": "Later"},
         {"cause": {"pod": "a1", "message": "x"}},
         {"reason": SWAPPED},
+        {"reason": f"{SWAPPED}; no spare was available"},
         {"reason": DRILL},
     ],
 )
