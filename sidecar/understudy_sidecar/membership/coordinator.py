@@ -27,7 +27,7 @@
     RUNNING     all workers of all actives exited 0              CLOSED      Close(Succeeded)
     any         the operator ends the job                        CLOSED      Close(Suspended or Deleted)
     CLOSED      every member acknowledged, or 3 s passed         CLOSED      ShutdownComplete
-    any         its own pod leaves, has ended, or is evicted     -           Redirect to the first standby; StepDown
+    any         its own pod leaves, has ended, or is evicted     -           Redirect to a standby; StepDown
     any         a newer term is known                            -           StepDown
     any         the operator reports a newer coordinator         -           Redirect to all; StepDown
     any         no majority responded for half the fence time    -           StepDown

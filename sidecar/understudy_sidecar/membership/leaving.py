@@ -104,16 +104,21 @@ def on_gone(state: CoordinatorState, member: MemberRecord, gone: m.Gone, now: fl
 
 
 def transfer_leadership(state: CoordinatorState, reason: str) -> None:
-    """Step down, and redirect all members to the first connected standby; if there is none, the operator appoints."""
-    standby = next(
-        (standby for standby in state.config_changes.standbys if standby.pod_uid in state.roster.connected), None
-    )
+    """Step down, and redirect all members to a connected standby, if possible one that would not step down soon, too;
+    if there is none, the operator appoints.
+    """
+    connected = [x for x in state.config_changes.standbys if x.pod_uid in state.roster.connected]
+    standby = next((x for x in connected if _may_stay(state, x.pod_uid)), connected[0] if connected else None)
     if standby is not None and state.voter_configs.committed.exists:
         if state.config_changes.snapshot_is_stale:
             config_change.send_leader_snapshot(state)  # else the next coordinator would end a recovery once more
         state.broadcast(state.roster.links(), m.Redirect(standby.pod_uid, standby.ip))
     action = "no standby coordinator is connected" if standby is None else f"transfers leadership to {standby.pod_uid}"
     state.step_down(f"{action}: {reason}")
+
+
+def _may_stay(state: CoordinatorState, uid: str) -> bool:
+    return uid not in state.roster.leaving and not state.hardware_finding(state.roster.members[uid].node)
 
 
 def on_ended(state: CoordinatorState, member: MemberRecord, message: m.Drained | m.WorkerFailed | m.Finished) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import ConfigVersion, RoundToken, Term, WorkersState
-from understudy_protocol.observer import Appoint, Superseded
+from understudy_protocol.observer import Appoint, NodeFact, Nodes, Superseded
 from understudy_protocol.recovery import CountedFault, History
 from understudy_sidecar.membership.events import FromOperator, Tick
 from understudy_sidecar.membership.round_state import RoundPhase
@@ -168,6 +168,19 @@ def test_a_coordinator_whose_pod_leaves_transfers_its_leadership() -> None:
     assert [driven.take(name, m.Redirect)[0].pod_uid for name in ALL_MEMBERS] == ["uid-spare-0"] * 3
     assert driven.step_down_reason
     assert driven.take("active-1", m.Drain) == []  # the next coordinator decides that
+
+
+def test_a_coordinator_transfers_its_leadership_to_a_pod_that_stays_if_there_is_one() -> None:
+    # given a coordinator whose first standby coordinator leaves, and whose second one is on broken hardware
+    driven = running(actives=3)
+    driven.coordinator.state.pod_uid = "uid-active-0"
+    driven.later(CONFIG_CHANGE_S + 0.1, "active-0", "active-1", "active-2", "spare-0")
+    driven.receive("spare-0", m.Leaving("its node is drained", 30.0))
+    driven.do(FromOperator(Nodes((NodeFact("node-of-active-1", hardware_finding="Xid 79"),))))
+    # when its own pod leaves, too
+    driven.receive("active-0", m.Leaving("its node is drained", 30.0))
+    # then it names the third one
+    assert driven.take("active-2", m.Redirect)[0].pod_uid == "uid-active-2"
 
 
 def test_before_a_transfer_of_its_leadership_the_coordinator_sends_what_the_next_one_does_not_know() -> None:
