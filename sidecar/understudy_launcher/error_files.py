@@ -97,7 +97,15 @@ def _first_line(content: Any) -> Optional[str]:
         message = message.get("message")
     if not isinstance(message, str) or not message.strip():
         return None
-    return message.strip().splitlines()[0][:MESSAGE_LIMIT].removesuffix(":")  # of an exception without a text
+    first = _sendable(message).strip().splitlines()[0]
+    return first[:MESSAGE_LIMIT].removesuffix(":")  # of an exception without a text
+
+
+def _sendable(text: str) -> str:
+    """Escapes halves of surrogate pairs: the sidecar rejects messages with them. Python decodes a file name that is not
+    UTF-8 to such halves.
+    """
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _traceback(content: Any) -> str:
@@ -105,7 +113,7 @@ def _traceback(content: Any) -> str:
     text = _inside(content, "message", "extraInfo", "py_callstack")
     if not isinstance(text, str):
         return ""
-    text = text.strip("\n")
+    text = _sendable(text).strip("\n")
     if len(text) <= MAX_TRACEBACK_CHARS:
         return text
     end = text[-MAX_TRACEBACK_CHARS:]

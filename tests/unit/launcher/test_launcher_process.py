@@ -160,6 +160,16 @@ def test_the_message_is_the_one_in_torchs_error_file(launch: Launch) -> None:
     assert (exited.message, exited.traceback) == ("RuntimeError: NCCL", "line 7")
 
 
+def test_an_exception_about_a_file_whose_name_is_no_utf_8_is_reported(launch: Launch) -> None:
+    """Python decodes each wrong byte to half a surrogate pair, and the sidecar rejects messages with such halves."""
+    launched = launch(TRAINER_PYTHON, "-c", "raise ValueError(b'caf\\xe9.bin'.decode(errors='surrogateescape'))")
+    launched.join()
+    started(launched)
+    exited = launched.sidecar.expect(WorkerExited)
+    assert exited.message == r"ValueError: caf\udce9.bin"
+    assert exited.traceback.endswith(r"ValueError: caf\udce9.bin")
+
+
 #: torch's @record in a worker that takes long to end after its exception.
 LINGERS = """
 import json, os, time
