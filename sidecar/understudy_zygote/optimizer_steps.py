@@ -67,17 +67,19 @@ def report_optimizer_steps() -> None:
 
 
 def _register(optimizer_module: Any) -> None:
-    handle = optimizer_module.register_optimizer_step_post_hook(make_hook(lambda: handle.remove()))
+    optimizer_module.register_optimizer_step_post_hook(make_hook())
 
 
-def make_hook(remove: Callable[[], None]) -> Callable[[Any, Any, Any], None]:
+def make_hook() -> Callable[[Any, Any, Any], None]:
+    """The hook is never removed: torch iterates over its hooks while it calls this one, so the step would fail."""
     steps: Optional[OptimizerSteps] = None
+    is_over = False
     compiler: Any = getattr(sys.modules["torch"], "compiler", None)
     is_compiling: Callable[[], bool] = getattr(compiler, "is_compiling", lambda: False)
 
     def on_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-        nonlocal steps
-        if is_compiling():
+        nonlocal steps, is_over
+        if is_compiling() or is_over:
             return
         try:
             if steps is None:
@@ -85,11 +87,9 @@ def make_hook(remove: Callable[[], None]) -> Callable[[Any, Any, Any], None]:
                 # only now: the user may have another module of that name
                 progress = importlib.import_module(f"{_OURS}.progress")
                 steps = OptimizerSteps(progress, is_imported=is_imported)
-            goes_on = steps.on_step(optimizer)
+            is_over = not steps.on_step(optimizer)
         except Exception:  # noqa: BLE001 - the training must not fail for this
-            goes_on = False
-        if not goes_on:
-            remove()
+            is_over = True
 
     return on_step
 
