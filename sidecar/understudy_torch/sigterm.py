@@ -3,7 +3,8 @@
 Rules: on a faulty node the process ends at once, with exit code 1 and one line with the reason, because a save on dying
 hardware hangs or corrupts the checkpoint. On any other node SIGTERM has its previous effect. The main thread may be
 stuck in a collective that never returns, so a thread receives the signal through Python's wakeup file and ends the
-process. If another wakeup file was set before, the thread forwards the signals to it.
+process. If another wakeup file was set before, the thread forwards the signals to it. A fork has no such thread, and
+does not write its own signals into the file of its parent.
 """
 
 import contextlib
@@ -38,6 +39,7 @@ class ExitOnFault:
         read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(read_end, True)
         previous = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        os.register_at_fork(after_in_child=lambda: _end_wakeups(write_end))
         threading.Thread(target=self._listen, args=(read_end, previous), name="exit_on_fault", daemon=True).start()
 
     def _listen(self, read_end: int, previous: int) -> None:
@@ -64,6 +66,14 @@ class ExitOnFault:
             text = f"understudy: SIGTERM, and no checkpoint is tried: the node is faulty: {why}\n"
             os.write(2, text.encode(errors="replace"))
             os._exit(EXIT_CODE)
+
+
+def _end_wakeups(fd: int) -> None:
+    """Runs in a fork."""
+    with contextlib.suppress(ValueError):  # a fork of a subinterpreter
+        current = signal.set_wakeup_fd(-1)
+        if current != fd:  # another one has replaced it
+            signal.set_wakeup_fd(current)
 
 
 def exit_on_fault(folder: Optional[str] = None) -> None:

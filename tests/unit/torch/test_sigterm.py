@@ -92,6 +92,27 @@ def test_an_earlier_wakeup_file_gets_the_signals_too(tmp_path: Path) -> None:
     assert run(tmp_path, before, after)[:2] == (0, "[15]\n")
 
 
+#: After the signal of `run`, a child gets SIGTERM, as those of a DataLoader do, and then the parent gets SIGUSR1.
+CHILD_IS_TERMINATED = """
+os.read(r, 10)
+child = os.fork()
+if child == 0:
+    os.kill(os.getpid(), signal.SIGTERM)
+    os._exit(0)
+os.waitpid(child, 0)
+os.kill(os.getpid(), signal.SIGUSR1)
+seen = b""
+while signal.SIGUSR1 not in seen: seen += os.read(r, 10)
+print([signal.Signals(number).name for number in seen], flush=True)
+os._exit(0)
+"""
+
+
+def test_sigterm_of_a_child_is_none_of_its_parent(tmp_path: Path) -> None:
+    handlers = "for number in (signal.SIGTERM, signal.SIGUSR1): signal.signal(number, lambda *_: None)\n"
+    assert run(tmp_path, f"{WAKEUP_PIPE}{handlers}", CHILD_IS_TERMINATED)[:2] == (0, "['SIGUSR1']\n")
+
+
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", "no json", '{"verdict": "Healthy"}', '{"verdict": "Faulty", "until": 5}']
 )
