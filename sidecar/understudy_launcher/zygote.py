@@ -155,8 +155,8 @@ class ForkServerHandle:
             if program is not self._started_for:
                 order["program"] = [program.kind, program.target, *program.arguments]
             self._send(order, list(given.values()))
-        until = time.monotonic() + FORKS_WITHIN_S
-        while self._control is not None and len(pids) < len(workers):
+        until, not_forked = time.monotonic() + FORKS_WITHIN_S, 0
+        while self._control is not None and len(pids) + not_forked < len(workers):
             readable, _, _ = select.select([self._control], [], [], max(0.0, until - time.monotonic()))
             if not readable:
                 self.end()
@@ -167,6 +167,8 @@ class ForkServerHandle:
             for answer in self._packets():
                 if "forked" in answer:
                     pids[answer["forked"]] = answer["pid"]
+                elif "not_forked" in answer:
+                    not_forked += 1
                 else:
                     self._early_messages += self._parse(answer)
         return pids

@@ -13,7 +13,8 @@ Orders and answers are JSON objects, each in its own packet on the control socke
                                                        see import_record.py);
                                                        if the zygote was started for another program, also "dropped":
                                                        [NAME, …] and "program": [KIND, TARGET, ARGUMENT, …]
-        {"forked": LOCAL_RANK, "pid": PID}
+        {"forked": LOCAL_RANK, "pid": PID}                 or, if the machine cannot fork,
+        {"not_forked": LOCAL_RANK}
     {"store": true}                                    serve a store for a later round
         {"pid": PID, "port": PORT}                     sent by the store itself; or
         {"pid": PID, "why": WHY}                       it cannot
@@ -30,6 +31,7 @@ Orders and answers are JSON objects, each in its own packet on the control socke
 
 Rules: a fork hangs if it needs a lock that another thread had, so a process with a second thread is not forked
 (fitness.py). When the launcher has ended the zygote ends, and the kernel ends its forks with it.
+If a fork fails, because the container has too many processes or too little memory, the running forks continue.
 """
 
 import array
@@ -111,16 +113,22 @@ class Zygote:
 
     def _obey(self, order: dict[str, Any], fds: list[int]) -> Optional[Program]:
         """In a fork, return the program to run."""
-        unfit = self._fitness.unsafe_reason()
-        if unfit:
-            _send(self._control, {"unfit": unfit})
-            sys.exit(0)
-        pid = self._fork()
+        parent = os.getpid()
+        try:
+            unfit = self._fitness.unsafe_reason()
+            if unfit:
+                _send(self._control, {"unfit": unfit})
+                sys.exit(0)
+            pid = self._fork()
+        except OSError as error:
+            pid = -1
+            self._on_failed_fork(order, error)
         if pid == 0:
+            self._begin_fork(parent)
             return self._in_fork(order, fds)
         for fd in fds:
             os.close(fd)
-        if "fork" in order:
+        if "fork" in order and pid > 0:
             self._round_variables = {*order["env"], *order.get("dropped", ())}
             _send(self._control, {"forked": order["fork"], "pid": pid})
         return None
@@ -129,13 +137,21 @@ class Zygote:
         sys.stdout.flush()
         sys.stderr.flush()
         gc.freeze()  # else the first collection in each fork copies the pages of all imported objects
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            child.begin(parent)
-            os.close(self._wakeup)
-            os.close(self._woken)
-        return pid
+        return os.fork()
+
+    def _begin_fork(self, parent: int) -> None:
+        child.begin(parent)
+        os.close(self._wakeup)
+        os.close(self._woken)
+
+    def _on_failed_fork(self, order: dict[str, Any], error: OSError) -> None:
+        """A check gets no answer. The launcher sees that the socket of a zygote that is to learn is closed."""
+        sys.stderr.write(f"understudy: the fork server cannot fork: {error}\n")
+        sys.stderr.flush()
+        if "fork" in order:
+            _send(self._control, {"not_forked": order["fork"]})
+        elif "store" in order:
+            _send(self._control, {"pid": 0, "why": str(error)})
 
     def _in_fork(self, order: dict[str, Any], fds: list[int]) -> Optional[Program]:
         if "store" in order:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.launcher.fake_sidecar import alive, wait_for
 from tests.unit.zygote.conftest import Make
-from tests.unit.zygote.forking import fresh
+from tests.unit.zygote.forking import Forking, fresh
 from understudy_launcher import events as e
 from understudy_launcher.log_process import Outputs
 from understudy_launcher.step_page import StepFiles
@@ -168,6 +168,56 @@ def test_a_fork_in_which_cuda_would_fail_becomes_a_fresh_process(folder: Path, f
     (pid,) = forks.fork(0, RANK="3")
     assert forks.code(pid) == 0
     assert forks.said()[0] == "False ['--lr', '1'] 3\n"
+
+
+# A machine that cannot fork -------------------------------------------------------------------------------------------
+
+#: While the file `full` exists, the container has as many processes as it may have.
+LIMITED = """
+import errno, os
+fork = os.fork
+def limited():
+    if os.path.exists("full"):
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+    return fork()
+os.fork = limited
+"""
+
+
+@pytest.fixture
+def full(folder: Path, forking: Make) -> tuple[Forking, int]:
+    """A zygote that cannot fork any more, and its worker, which waits for the file `end`."""
+    write(folder, limited=LIMITED, train="import os, time\nwhile not os.path.exists('end'): time.sleep(0.01)")
+    forks = forking("train.py", preload=["limited"], env=pythonpath(folder))
+    (worker,) = forks.fork(0)
+    (folder / "full").touch()
+    return forks, worker
+
+
+def test_a_worker_that_cannot_be_forked_ends_no_other(folder: Path, full: tuple[Forking, int]) -> None:
+    forks, worker = full
+    assert forks.fork(1) == []
+    (folder / "full").unlink()
+    (folder / "end").touch()
+    (later,) = forks.fork(1)
+    assert (forks.code(worker), forks.code(later)) == (0, 0)
+
+
+def test_a_store_that_cannot_be_forked_is_reported_and_ends_no_worker(folder: Path, full: tuple[Forking, int]) -> None:
+    forks, worker = full
+    forks.zygote.make_store(())
+    failed = forks.hear(e.StoreFailed, e.ZygoteLost)
+    assert failed == e.StoreFailed("[Errno 11] Resource temporarily unavailable")
+    (folder / "end").touch()
+    assert forks.code(worker) == 0
+
+
+def test_a_second_zygote_that_cannot_be_forked_ends_no_worker(folder: Path, full: tuple[Forking, int]) -> None:
+    forks, worker = full
+    second = forks.zygote.start_learning(["json"], [], None)
+    assert wait_for(second.receive, "its end") == [e.LearningEnded()]
+    (folder / "end").touch()
+    assert forks.code(worker) == 0
 
 
 # Random numbers -------------------------------------------------------------------------------------------------------
