@@ -1,12 +1,13 @@
 """The launcher's side of the zygote, a fork server (understudy_zygote/serve.py): starts it, sends orders, reads
 answers.
 
-Rules: the launcher waits at most FORKS_WITHIN_S for all forks of a round; a worker that is not forked by then starts as
-a fresh process. A zygote that does not answer is killed, and its forks end with it.
+Rules: the launcher waits at most FORKS_WITHIN_S for all forks of a round. A worker that is not forked, because the
+machine cannot fork or because its command is longer than an order may be, starts as a fresh process. A zygote that does
+not answer is killed, and its forks end with it.
 """
 
 import array
-import contextlib
+import errno
 import json
 import select
 import socket
@@ -24,6 +25,7 @@ from understudy_launcher.process_table import Handle
 
 FORKS_WITHIN_S = 5.0
 PACKET_BYTES = 1 << 16
+ORDER_BYTES = 1 << 18  # see PACKET_BYTES of serve.py
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,7 @@ class ForkServerHandle:
     def fork(self, workers: Mapping[int, ForkRequest]) -> dict[int, int]:
         """Return local rank -> pid of the workers that were forked. workers: by local rank."""
         pids: dict[int, int] = {}
+        not_forked = 0
         for local_rank, fork in workers.items():
             bell, page = fork.step_files
             files = {"bell": bell, "page": page, "stdout": fork.outputs.stdout, "stderr": fork.outputs.stderr}
@@ -154,11 +157,10 @@ class ForkServerHandle:
                 program = python_program(command) or program
             if program is not self._started_for:
                 order["program"] = [program.kind, program.target, *program.arguments]
-            self._send(order, list(given.values()))
-        until, not_forked = time.monotonic() + FORKS_WITHIN_S, 0
+            not_forked += not self._send(order, list(given.values()))
+        until = time.monotonic() + FORKS_WITHIN_S
         while self._control is not None and len(pids) + not_forked < len(workers):
-            readable, _, _ = select.select([self._control], [], [], max(0.0, until - time.monotonic()))
-            if not readable:
+            if not _is_readable(self._control, until - time.monotonic()):
                 self.end()
                 self._early_messages.append(
                     e.ZygoteLost(f"it did not fork within {FORKS_WITHIN_S:g} s", is_final=False)
@@ -198,7 +200,7 @@ class ForkServerHandle:
     def receive(self) -> list[ZygoteMessage]:
         """The messages so far, without waiting."""
         messages, self._early_messages = self._early_messages, []
-        if self._control is not None and select.select([self._control], [], [], 0)[0]:
+        if self._control is not None and _is_readable(self._control, 0.0):
             for answer in self._packets():
                 messages += self._parse(answer)
         return messages + self._take_early_messages()
@@ -274,9 +276,22 @@ class ForkServerHandle:
                 return packets
             packets.append(json.loads(packet))
 
-    def _send(self, order: dict[str, Any], fds: Sequence[int] = ()) -> None:
+    def _send(self, order: dict[str, Any], fds: Sequence[int] = ()) -> bool:
+        """Whether the order is short enough. If the zygote has ended, the next read finds that."""
         if self._control is None:
-            return
+            return True
+        packet = json.dumps(order).encode()
         files = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-        with contextlib.suppress(OSError):  # the zygote has ended: the next read finds that
-            self._control.sendmsg([json.dumps(order).encode()], files)
+        try:
+            if len(packet) <= ORDER_BYTES:
+                self._control.sendmsg([packet], files)
+        except OSError as error:
+            return error.errno != errno.EMSGSIZE  # the limit of the system may be lower
+        return len(packet) <= ORDER_BYTES
+
+
+def _is_readable(control: socket.socket, within_s: float) -> bool:
+    """Not by select(2), which rejects descriptors above 1023: a launcher of many workers has as many."""
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    return bool(poll.poll(max(0.0, within_s) * 1000))

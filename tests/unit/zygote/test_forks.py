@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -350,6 +352,34 @@ def test_a_frozen_zygote_is_given_up_and_ended(folder: Path, forking: Make, monk
     gone = forks.hear(e.ZygoteLost)
     assert gone == e.ZygoteLost("it did not fork within 0.2 s", is_final=False)
     os.waitpid(frozen, 0)
+
+
+@pytest.fixture
+def many_open_files() -> Iterator[None]:
+    """This process has more open files than select(2) allows."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, limits[1]), limits[1]))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    yield
+    for file in files:
+        os.close(file)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.mark.usefixtures("many_open_files")
+def test_the_launcher_of_many_workers_has_many_open_files(folder: Path, forking: Make) -> None:
+    write(folder, train="print('trains')")
+    assert forking("train.py").run().out == "trains\n"
+
+
+def test_a_command_that_is_too_long_for_an_order_is_not_forked_and_the_zygote_stays(
+    folder: Path, forking: Make
+) -> None:
+    write(folder, train="")
+    forks = forking("train.py", *["x" * 100_000] * 3)
+    assert forks.fork(0, 1) == []
+    forks.zygote.check(7)
+    assert forks.hear(e.ZygoteChecked, e.ZygoteLost) == e.ZygoteChecked(7)
 
 
 # Children of scripts --------------------------------------------------------------------------------------------------
