@@ -46,6 +46,8 @@ __all__ = [
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 #: With its sign 255 bytes: torch.load(weights_only=True) restores no longer ones.
 MOST_INT_BITS = 2039
+#: torch has these types, and cannot copy them.
+_UNCOPIED = frozenset(f"torch.{name}{bits}" for name in ("int", "uint") for bits in range(1, 8))
 _ZIP = b"PK"  # how the output of torch.save begins
 
 
@@ -236,6 +238,10 @@ def _checked(tensor: "torch.Tensor", path: str) -> "torch.Tensor":
         kind = str(tensor.layout)
     elif tensor.is_nested or tensor.is_quantized or tensor.is_meta:
         kind = "nested" if tensor.is_nested else "quantized" if tensor.is_quantized else "meta"
+    elif str(tensor.dtype) in _UNCOPIED:
+        kind = str(tensor.dtype)
+    elif tensor.numel() and tensor.device.type in ("cpu", "cuda") and not tensor.untyped_storage().nbytes():
+        kind = "freed"  # as FSDP frees whole parameters: a copy would end the process
     if kind:
         raise UnsuitableState(f"{path} is a {kind} tensor: expected a dense tensor with values")
     return tensor

@@ -247,6 +247,12 @@ class Custom:
     pass
 
 
+def freed(torch: Any) -> Any:
+    tensor = torch.zeros(2)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
 @pytest.mark.parametrize(
     ("state", "said"),
     [
@@ -259,6 +265,8 @@ class Custom:
         (lambda torch: {"a": torch.zeros(2, device="meta")}, "is a meta tensor: expected a dense tensor with values"),
         (lambda torch: {"a": torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])}, "is a nested tensor"),
         (lambda torch: {"a": torch.quantize_per_tensor(torch.zeros(2), 0.1, 0, torch.qint8)}, "is a quantized tensor"),
+        (lambda torch: {"a": torch.empty(2, dtype=torch.uint4)}, "is a torch.uint4 tensor"),
+        (lambda torch: {"a": freed(torch)}, "is a freed tensor: expected a dense tensor with values"),
         (lambda torch: {"a": 1 << 2039}, "state['a'] is a number of 2040 bits"),
         (lambda torch: {"a": torch.zeros(2).numpy()}, "use tensor.tolist() or torch.from_numpy"),
     ],
@@ -269,6 +277,8 @@ class Custom:
         "a meta tensor",
         "a nested tensor",
         "a quantized tensor",
+        "numbers of less than a byte",
+        "a tensor whose memory was freed, as FSDP does",
         "a huge number",
         "an array",
     ],
