@@ -64,7 +64,7 @@ def step(n: int, total: Optional[int] = None) -> None:
         page[_TOTAL] = of_all
         page[_AT] = monotonic_ns()
         page[_CALLS] = calls = page[_CALLS] + 1
-    except (TypeError, ValueError, OverflowError):
+    except Exception:  # noqa: BLE001 - the training must not fail for this: int() of a tensor may raise any error
         return
     if calls >= _record_from and _reports is not None:
         _record_from = _reports.on_step(calls)

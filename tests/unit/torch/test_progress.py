@@ -117,7 +117,14 @@ def test_step_accepts_any_integer(files: StepFiles) -> None:
     assert (newest(files).step, files.page.read()) == (7, None)
 
 
-@pytest.mark.parametrize("value", [None, "seven", float("nan"), float("inf"), 1 << 63, [], -1])
+class Tensor:
+    """Like a tensor of two elements."""
+
+    def __int__(self) -> int:
+        raise RuntimeError("a Tensor with 2 elements cannot be converted to Scalar")
+
+
+@pytest.mark.parametrize("value", [None, "seven", float("nan"), float("inf"), 1 << 63, [], -1, Tensor()])
 def test_a_value_that_is_no_step_is_ignored(files: StepFiles, value: object) -> None:
     understudy_torch.step(value)  # type: ignore[arg-type]
     assert files.page.read() is None
