@@ -9,6 +9,7 @@ learned module has started a thread.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Callable, Optional
 
 from understudy_launcher import events as e
@@ -53,8 +54,15 @@ class ForkServer:
         self.end()
         return self._first.start(env, [*preload, *self._learned])
 
-    def learn(self, order: e.Learn, record: Optional[int]) -> None:
-        self._learning = self._first.start_learning(order.modules, order.left_out, record)
+    def learn(
+        self,
+        order: e.Learn,
+        record: Optional[int],
+        env: Mapping[str, str] = MappingProxyType({}),
+        dropped: Sequence[str] = (),
+    ) -> None:
+        """env, dropped: see ForkServerHandle.start_learning()."""
+        self._learning = self._first.start_learning(order.modules, order.left_out, record, env, dropped)
 
     def end_learning(self) -> None:
         if self._learning is not None:

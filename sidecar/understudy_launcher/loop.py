@@ -382,7 +382,9 @@ class Loop:
         elif isinstance(effect, e.CheckZygote):
             self._zygote.check(effect.number)
         elif isinstance(effect, e.Learn):
-            self._zygote.learn(effect, self._workers.record)
+            env = environment.zygote_environment(self._settings.env, self._settings.nproc)
+            dropped = [name for name in self._zygote_env if name not in env]
+            self._zygote.learn(effect, self._workers.record, environment.without(env, self._zygote_env), dropped)
         elif isinstance(effect, e.EndLearning):
             self._zygote.end_learning()
         else:

@@ -15,6 +15,7 @@ import subprocess
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Callable, Optional, Union
 
 from understudy_launcher import events as e
@@ -121,15 +122,25 @@ class ForkServerHandle:
         return []
 
     def start_learning(
-        self, modules: Optional[Sequence[str]], left_out: Sequence[str], record: Optional[int]
+        self,
+        modules: Optional[Sequence[str]],
+        left_out: Sequence[str],
+        record: Optional[int],
+        env: Mapping[str, str] = MappingProxyType({}),
+        dropped: Sequence[str] = (),
     ) -> "ForkServerHandle":
-        """Let this zygote fork another one, which also imports these modules, or those of a worker's record."""
+        """Let this zygote fork another one, which also imports these modules, or those of a worker's record.
+
+        env, dropped: how the variables of the workers differ from those of this zygote, except those of a round.
+        """
         other = ForkServerHandle(self._program, self._command, self._module, self._watch, self._unwatch)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         files = {"control": theirs.fileno()}
         if modules is None and record is not None:
             files["imports"] = record
-        order = {"learn": list(modules or ()), "left_out": list(left_out), "files": list(files)}
+        order: dict[str, Any] = {"learn": list(modules or ()), "left_out": list(left_out), "files": list(files)}
+        if env or dropped:
+            order.update(env=dict(env), dropped=list(dropped))
         self._send(order, list(files.values()))
         theirs.close()
         other._control, other._is_learning, other._started_for = ours, True, self._started_for

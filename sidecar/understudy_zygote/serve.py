@@ -20,7 +20,9 @@ Orders and answers are JSON objects, each in its own packet on the control socke
         {"pid": PID, "why": WHY}                       it cannot
     {"learn": [MODULE, …], "left_out": [MODULE, …], "files": […]}
                                                        fork another zygote that also imports the modules, or those of
-                                                       the attached record; files: "control", its socket, and "imports"
+                                                       the attached record; files: "control", its socket, and
+                                                       "imports"; if the workers of a job that has claimed this spare
+                                                       have other variables, also "env": {…} and "dropped": [NAME, …]
         {"learns": PID}                                these answers come from that zygote, on its socket
         {"ready": SECONDS, "learned": [MODULE, …]}
         {"refused": MODULE, "why": WHY, "learned": […]}
@@ -187,12 +189,16 @@ class Zygote:
         """Become a zygote that has imported more. In its forks, return the program to run; else never return."""
         control, start = socket.socket(fileno=files["control"]), time.monotonic()
         _send(control, {"learns": os.getpid()})
+        of_job = {*order.get("env", ()), *order.get("dropped", ())}
+        os.environ.update(order.get("env", {}))
+        for name in order.get("dropped", ()):
+            os.environ.pop(name, None)
         recorded = learning.named(order["learn"])
         if "imports" in files:
             recorded = import_record.read(files["imports"])
         with _silence():  # the worker has shown the same
             learned = learning.import_learned(
-                recorded, self._program, self._fitness, self._round_variables, order["left_out"]
+                recorded, self._program, self._fitness, self._round_variables - of_job, order["left_out"]
             )
         if learned.refused:
             _send(control, {"refused": learned.refused, "why": learned.reason, "learned": learned.modules})

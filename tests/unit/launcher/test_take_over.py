@@ -13,7 +13,15 @@ from tests.unit.launcher.fake_sidecar import Launched, children, round_, wait_fo
 from understudy_launcher import environment
 from understudy_launcher import events as e
 from understudy_protocol import pod
-from understudy_protocol.launcher import CheckReadiness, NextPort, Readiness, TakeOver, WorkersFinished
+from understudy_protocol.launcher import (
+    CheckReadiness,
+    Learned,
+    NextPort,
+    Preload,
+    Readiness,
+    TakeOver,
+    WorkersFinished,
+)
 
 Launch = Callable[..., Launched]
 READY = e.ZygoteReady(2.0, {})
@@ -109,13 +117,12 @@ def test_variables_that_do_not_fit_into_a_packet_need_another_zygote() -> None:
 @pytest.fixture
 def launched(launch: Launch) -> Launched:
     """A warm spare of a pool."""
-    spare = launch(
-        "python3",
-        "-c",
-        "print('the pool')",
-        GONE="x",
-        **{pod.ENV_PRELOAD: "json", pod.ENV_TEMPLATE_VARIABLES: '["LR", "GONE"]', "LR": "1"},
-    )
+    return ready_spare(launch, **{pod.ENV_PRELOAD: "json"})
+
+
+def ready_spare(launch: Launch, **env: str) -> Launched:
+    of_the_pool = {pod.ENV_TEMPLATE_VARIABLES: '["LR", "GONE"]', "LR": "1", "GONE": "x"}
+    spare = launch("python3", "-c", "print('the pool')", **of_the_pool, **env)
     spare.join()
     number, ready = 0, False
     while not ready:
@@ -165,3 +172,22 @@ def test_a_zygote_that_is_lost_after_a_take_over_is_restarted_for_the_job(launch
     launched.sidecar.send(round_(1))
     launched.sidecar.expect(WorkersFinished)
     launched.prints("[rank 0] [] 0.1 None True\n" * 2)
+
+
+#: Prints whether the fork server has imported `lib`, and the variables that its import has read.
+PRINT_LIB = "import sys; has_lib = 'lib' in sys.modules; import lib; print(has_lib, *lib.READ)"
+
+
+def test_a_module_that_another_pod_has_learned_reads_the_jobs_variables(launch: Launch, folder: Path) -> None:
+    # given a spare of a pool that a job has claimed, and an installed module
+    (folder / "site" / "lib.dist-info").mkdir(parents=True)
+    (folder / "site" / "lib.py").write_text("import os\nREAD = os.environ.get('LR'), os.environ.get('GONE')")
+    launched = ready_spare(launch, PYTHONPATH=str(folder / "site"))
+    launched.sidecar.send(TakeOver(("python3", "-c", PRINT_LIB), {"LR": "0.1"}))
+    # when it gets the modules of the job
+    launched.sidecar.send(Preload(("lib",)))
+    assert launched.sidecar.expect(Learned).modules == ("lib",)
+    # then its workers have the module, as if they had imported it themselves
+    launched.sidecar.send(round_(0))
+    launched.sidecar.expect(WorkersFinished)
+    launched.prints("[rank 0] True 0.1 None\n")
