@@ -364,8 +364,9 @@ def _mib(size: int) -> str:
 
 
 def _log(text: str) -> None:
-    sys.stderr.write(f"understudy: {text}\n")
-    sys.stderr.flush()
+    with contextlib.suppress(Exception):  # the script may have closed stderr, or replaced it by an object of its own
+        sys.stderr.write(f"understudy: {text}\n")
+        sys.stderr.flush()
 
 
 _found: Optional[SnapshotSlots] = None

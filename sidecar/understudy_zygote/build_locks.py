@@ -120,5 +120,6 @@ def _read(path: str) -> str:
 
 
 def _log(text: str) -> None:
-    sys.stderr.write(f"understudy: {text}\n")
-    sys.stderr.flush()
+    with contextlib.suppress(Exception):  # the script may have closed stderr, or replaced it by an object of its own
+        sys.stderr.write(f"understudy: {text}\n")
+        sys.stderr.flush()

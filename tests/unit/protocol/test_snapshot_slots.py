@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -67,6 +68,21 @@ def test_saves_have_the_same_numbers_in_all_ranks_although_one_rank_has_stored_n
     assert [of_rank.save(step, STATE, pack) for step in (8, -1, 9)] == [True, False, True]
     headers = [header for header in rounds.memory._slots()[0] if header is not None]
     assert sorted((header.saved.step, header.serial) for header in headers) == [(8, 1), (9, 3)]
+
+
+class Tee:
+    """As scripts replace sys.stderr to write to a file, too: without flush()."""
+
+    def write(self, text: str) -> None:
+        """Does nothing."""
+
+
+@pytest.mark.parametrize("stderr", [Tee(), None], ids=["replaced", "closed"])
+def test_a_message_that_cannot_be_written_does_not_end_the_training(
+    rounds: Rounds, monkeypatch: pytest.MonkeyPatch, stderr: Tee | None
+) -> None:
+    monkeypatch.setattr(sys, "stderr", stderr)
+    assert not worker(rounds).save(-1, STATE, pack)
 
 
 def test_a_snapshot_that_has_changed_is_discarded(rounds: Rounds) -> None:
