@@ -6,7 +6,7 @@ that it shadows no module of the user. OMP_NUM_THREADS is the user's value, or 1
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Optional
 
 from understudy_protocol import pod
@@ -148,10 +148,14 @@ def environment_after_take_over(launcher: Mapping[str, str], order: TakeOver) ->
     return {**{name: value for name, value in launcher.items() if name not in of_the_pool}, **order.env}
 
 
-def fresh_start_reason(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """Why a zygote that was started with `before` cannot fork for `after`; "" if it can."""
+def fresh_start_reason(before: Mapping[str, str], after: Mapping[str, str], reads: Collection[str] = ()) -> str:
+    """Why a zygote that was started with `before` cannot fork for `after`; "" if it can.
+
+    reads: further variables that its imports have read.
+    """
     changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-    early = [name for name in changed if name.startswith(_READ_AT_START) and not name.startswith(_READ_LATER)]
+    at_start = [name for name in changed if name.startswith(_READ_AT_START) and not name.startswith(_READ_LATER)]
+    early = at_start or [name for name in changed if name in reads and not name.startswith(pod.VARIABLES_PREFIX)]
     if early:
         return f"the job sets {early[0]} to another value, and Python or a module reads it only at start"
     size = sum(len(name) + len(after.get(name, "")) for name in changed)

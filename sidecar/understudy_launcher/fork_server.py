@@ -50,6 +50,11 @@ class ForkServer:
     def pids(self) -> tuple[int, ...]:
         return tuple(zygote.pid for zygote in (self._first, self._second) if zygote is not None)
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Variables that its imports have read, beside those that torch and numpy read."""
+        return self._first.reads
+
     def start(self, env: Mapping[str, str], preload: Sequence[str]) -> list[ZygoteMessage]:
         self.end()
         return self._first.start(env, [*preload, *self._learned])

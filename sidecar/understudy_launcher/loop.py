@@ -280,7 +280,8 @@ class Loop:
         self._settings = replace(before, env=env, command=command, zygote=program, calls_torchrun=calls)
         self._workers.run(command)
         self._queue.appendleft(e.CommandReplaced(self._worker_grace_period_s()))
-        why_not = environment.fresh_start_reason(before.env, env)
+        reads = self._zygote.reads if self._zygote is not None else ()
+        why_not = environment.fresh_start_reason(before.env, env, reads)
         if self._zygote is not None and program is not None and same_start(before.zygote, program) and not why_not:
             self._zygote.run(program, command)
             return

@@ -88,6 +88,7 @@ class ForkServerHandle:
         self._started_for = program  # the program that this zygote runs by default
         self._control: Optional[socket.socket] = None
         self.pid = 0  # 0: none runs
+        self.reads: tuple[str, ...] = ()  # variables that its imports have read
         self._process: Optional[Handle] = None
         self._stores: dict[int, _Store] = {}  # by pid
         self._early_messages: list[ZygoteMessage] = []  # received during fork()
@@ -243,6 +244,7 @@ class ForkServerHandle:
         if "learned" in answer:
             return [self._on_learned(answer)]
         if "ready" in answer:
+            self.reads = tuple(answer["reads"])
             return [e.ZygoteReady(answer["ready"], answer["missing"], answer["cuda"])]
         if "unfit" in answer:
             self.end()

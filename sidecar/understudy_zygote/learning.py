@@ -20,7 +20,7 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from understudy_zygote import early_variables
 from understudy_zygote.fitness import ForkSafety
@@ -98,19 +98,12 @@ class _Reads:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        environ: Any = type(os.environ)
-        original = environ.__getitem__
-
-        def getitem(mapping: Any, name: Any) -> Any:
-            if mapping is os.environ and not self._seen and self._is_other(name, original):
+        def note(name: Any, original: Any) -> None:
+            if not self._seen and self._is_other(name, original):
                 self._seen = name
-            return original(mapping, name)
 
-        environ.__getitem__ = getitem
-        try:
+        with _watched_reads(note):
             yield
-        finally:
-            environ.__getitem__ = original
 
     def _is_other(self, name: Any, original: Any) -> bool:
         if name in self._of_round:
@@ -128,6 +121,36 @@ class _Reads:
         if self._seen in self._of_round:
             return f"its import reads {self._seen}, which has another value in each worker or round"
         return f"its import reads {self._seen}, which the script sets before"
+
+
+@contextlib.contextmanager
+def noted_reads(names: set[str]) -> Iterator[None]:
+    """Add the names of the variables that are read meanwhile."""
+
+    def note(name: Any, original: Any) -> None:
+        if isinstance(name, str):
+            names.add(name)
+
+    with _watched_reads(note):
+        yield
+
+
+@contextlib.contextmanager
+def _watched_reads(note: Callable[[Any, Any], None]) -> Iterator[None]:
+    """note: called before each read of a variable, with its name and the function that reads it from os.environ."""
+    environ: Any = type(os.environ)
+    original = environ.__getitem__
+
+    def getitem(mapping: Any, name: Any) -> Any:
+        if mapping is os.environ:
+            note(name, original)
+        return original(mapping, name)
+
+    environ.__getitem__ = getitem
+    try:
+        yield
+    finally:
+        environ.__getitem__ = original
 
 
 def _is_left_out(name: str, left_out: Collection[str]) -> bool:

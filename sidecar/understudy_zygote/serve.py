@@ -4,7 +4,8 @@ Orders and answers are JSON objects, each in its own packet on the control socke
 
     {"preload": ["torch", …]}                          the first one
         {"ready": SECONDS, "missing": {MODULE: WHY},   it can fork
-         "cuda": MODULE}                               the module that initialized CUDA, so that forks exec; or ""
+         "cuda": MODULE,                               the module that initialized CUDA, so that forks exec; or ""
+         "reads": [NAME, …]}                           variables that imports have read; not those of torch and numpy
         {"unfit": WHY}                                 it cannot: it ends
     {"fork": LOCAL_RANK, "env": {NAME: VALUE}, "command": […], "files": […]}
                                                        files: the names of the attached files (SCM_RIGHTS), in this
@@ -48,6 +49,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any, Optional
 
 from understudy_zygote import (
@@ -67,6 +69,7 @@ from understudy_zygote.script import Program
 
 PACKET_BYTES = 1 << 18
 FILES = 6  # at most, with one order
+_KNOWN = ("torch", "numpy")
 
 
 def main(arguments: Sequence[str]) -> Optional[Program]:
@@ -79,12 +82,14 @@ def main(arguments: Sequence[str]) -> Optional[Program]:
         return None
     start = time.monotonic()
     fitness = ForkSafety()
-    missing = _import_all(order["preload"], fitness)
+    reads: set[str] = set()
+    missing = _import_all(order["preload"], fitness, reads)
     unfit = fitness.unsafe_reason()
     if unfit:
         _send(control, {"unfit": unfit})
         return None
-    _send(control, {"ready": time.monotonic() - start, "missing": missing, "cuda": fitness.cuda_importer})
+    ready = {"ready": time.monotonic() - start, "missing": missing, "cuda": fitness.cuda_importer}
+    _send(control, {**ready, "reads": _short_list(reads)})
     return Zygote(control, Program(kind, target, tuple(rest)), fitness).serve()
 
 
@@ -225,16 +230,26 @@ def _python() -> str:
     return os.path.basename(sys.executable)[:15]
 
 
-def _import_all(names: Sequence[str], fitness: ForkSafety) -> dict[str, str]:
-    """Return the modules that cannot be imported, and why. Output and side effects of a module are the user's."""
+def _import_all(names: Sequence[str], fitness: ForkSafety, reads: set[str]) -> dict[str, str]:
+    """Return the modules that cannot be imported, and why. Output and side effects of a module are the user's.
+
+    reads: gets the variables that the imports read. The launcher knows those of torch and numpy.
+    """
     missing = {}
     for name in names:
         try:
-            importlib.import_module(name)
+            with learning.noted_reads(set() if name.partition(".")[0] in _KNOWN else reads):
+                importlib.import_module(name)
         except Exception as error:  # noqa: BLE001 - a module may raise anything
             missing[name] = f"{type(error).__name__}: {error}"
         fitness.imported(name)
     return missing
+
+
+def _short_list(names: set[str]) -> list[str]:
+    """As many names as fit into a packet."""
+    found = sorted(filter(str.isascii, names))
+    return [name for name, so_far in zip(found, accumulate(map(len, found))) if so_far <= learning.MOST_CHARACTERS]
 
 
 @contextlib.contextmanager

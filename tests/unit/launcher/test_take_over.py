@@ -191,3 +191,19 @@ def test_a_module_that_another_pod_has_learned_reads_the_jobs_variables(launch: 
     launched.sidecar.send(round_(0))
     launched.sidecar.expect(WorkersFinished)
     launched.prints("[rank 0] True 0.1 None\n")
+
+
+def test_a_job_with_another_value_of_a_variable_that_a_preloaded_module_reads_gets_a_zygote_of_its_own(
+    launch: Launch, folder: Path
+) -> None:
+    # given a spare whose pool preloads a module
+    (folder / "site").mkdir()
+    (folder / "site" / "lib.py").write_text("import os\nREAD = os.environ.get('LR'), os.getenv('GONE')")
+    launched = ready_spare(launch, PYTHONPATH=str(folder / "site"), **{pod.ENV_PRELOAD: "json,lib"})
+    before = zygotes(launched)
+    # when a job claims it
+    first_round(launched, TakeOver(("python3", "-c", PRINT_LIB), {"LR": "1", "GONE": "y"}))
+    # then the module has read the variables of the job
+    launched.prints("[rank 0] True 1 y\n")
+    assert zygotes(launched) != before
+    launched.logs("which ends: the job sets GONE to another value, and Python or a module reads it only at start")
