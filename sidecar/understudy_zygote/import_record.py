@@ -33,10 +33,13 @@ class ImportRecord:
     def __init__(self, page: mmap.mmap) -> None:
         self._page = page
         self._end = _LENGTH.size
+        self._is_full = False
         self._searched = ""  # the line of the previous call
         self._variables = dict(os.environ)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if self._is_full:
+            return
         if self._searched and self._searched.partition("\t")[0] in sys.modules:
             self._write(self._searched)
         self._searched = ""
@@ -62,8 +65,9 @@ class ImportRecord:
 
     def _write(self, line: str) -> None:
         data = line.encode(errors="replace") + b"\n"
-        if self._end + len(data) > len(self._page):
-            self.end()
+        if self._is_full or self._end + len(data) > len(self._page):
+            # Python iterates over sys.meta_path: if this entry were removed now, the search would skip the next one
+            self._is_full = True
             return
         self._page[self._end : self._end + len(data)] = data
         self._end += len(data)
