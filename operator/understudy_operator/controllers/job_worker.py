@@ -175,10 +175,10 @@ class JobWorker:
             return ReconcileResult(None)  # it exists, and was not deleted
         if raw is None:
             await self._forget_job()
+            await self._outbox.stop()
             raw = self._store.get(job_kind(self._key), self._key)  # a job that was recreated meanwhile
         if raw is None:
-            await self._outbox.stop()
-            self._on_gone(self._key)
+            self._on_gone(self._key)  # nothing is awaited since the last look: an enqueue would be lost
             return None
         job = self._read()
         if job is None:

@@ -183,6 +183,34 @@ async def test_a_worker_whose_job_is_gone_reports_it_and_ends(world: World):
         await world.until(lambda: world.gone == [KEY])
 
 
+async def test_a_job_that_is_recreated_while_its_worker_ends_is_reconciled(world: World):
+    # given a suspended job, and an event about it whose write gets no answer
+    create, waits = world.api.create, asyncio.Event()
+
+    async def create_or_wait(path: str, body: Mapping[str, Any]) -> Raw:
+        if body["kind"] != "Event" or waits.is_set():
+            return await create(path, body)
+        waits.set()
+        try:
+            answer: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
+            return await answer
+        except asyncio.CancelledError:
+            world.apply_job("another-uid")
+            world.enqueue()
+            raise
+
+    world.api.create = create_or_wait  # type: ignore[method-assign]
+    world.apply_job(suspend=True)
+    async with at_work(world):
+        await waits.wait()
+        # when it is deleted, and created again just as the worker drops the event
+        world.delete_job()
+        world.enqueue()
+        # then the new job gets a status
+        await world.until(lambda: PATH in world.api.objects and world.status().get("phase") == "Pending")
+    assert world.gone == []
+
+
 DELETED = End(CloseReason.DELETED, "the TrainingJob was deleted")
 #: A job with a coordinator that a previous operator has appointed.
 APPOINTED = {"coordinator": {"epoch": 7, "podName": "gone", "podUID": "gone"}, "round": 0}
