@@ -120,7 +120,7 @@ def _started(observed: Observed) -> list[ReplicatedJob]:
 
 
 def _resume(observed: Observed, current: Sequence[ChildJob], sidecar_image: str) -> Iterator[JobIntent]:
-    if observed.job.spec.suspend:
+    if observed.job.spec.suspend or observed.spec_error:
         return
     started = {group.name: group for group in _started(observed)}
     for child in current:
