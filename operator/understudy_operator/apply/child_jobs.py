@@ -1,13 +1,12 @@
 """Executes a plan's intents for child Jobs, and puts the answers into the store at once, as for pods."""
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 from understudy_operator.apply.pace import Pace
-from understudy_operator.apply.parallel import slow_start
+from understudy_operator.apply.parallel import in_parallel, slow_start
 from understudy_operator.apply.subject import ReconciledObject, create_controlled, refusals_of
 from understudy_operator.observe.store import Kind, Raw, Store
 from understudy_operator.plan.facts.refusals import Refusal, read_refusal
@@ -51,7 +50,7 @@ class JobExecutor:
         """Execute all intents, as far as possible. Returns the API server's rejections."""
         refusals = await slow_start([x for x in intents if isinstance(x, CreateJob)], partial(self._create, owner))
         others = [self._change_job(owner, x) for x in intents if not isinstance(x, CreateJob)]
-        return [*refusals, *(refusal for result in await asyncio.gather(*others) for refusal in result)]
+        return [*refusals, *(refusal for result in await in_parallel(others) for refusal in result)]
 
     async def _create(self, owner: ReconciledObject, intent: CreateJob) -> Refusal | None:
         path = collection_path_of(intent.manifest)

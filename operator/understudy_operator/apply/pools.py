@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from understudy_operator.apply.pace import Pace
 from understudy_operator.apply.subject import refresh_object, refusals_of
 from understudy_operator.observe.store import Kind, Raw, Store
-from understudy_operator.plan.facts.refusals import Refusal
+from understudy_operator.plan.facts.refusals import Refusal, RefusalKind, read_refusal
 from understudy_operator.plan.intents import ClaimIntent, ClaimPod, ClaimWarm, ReleaseClaim
 from understudy_operator.plan.times.rfc3339 import micro_time
 from understudy_operator.runtime.api import Api, ApiError, NotLeading
@@ -53,8 +53,8 @@ class PoolExecutor:
                 else:
                     await self._claim(namespace, intent)
             except ApiError as error:
-                if error.status >= 500 and not isinstance(intent, ReleaseClaim):
-                    raise  # the API server may have executed it
+                if _may_be_done(error) and not isinstance(intent, ReleaseClaim):
+                    raise
                 refusals += refusals_of(error, intent)
         return refusals
 
@@ -64,7 +64,7 @@ class PoolExecutor:
         try:
             done = await self._merge(namespace, claim.job_uid, claim, _claim_metadata(claim))
         except (ApiError, NotLeading) as error:
-            if not isinstance(error, ApiError) or error.status < 500:
+            if not isinstance(error, ApiError) or not _may_be_done(error):
                 self._forget_unanswered(claim)
             raise
         self._forget_unanswered(claim)
@@ -103,6 +103,12 @@ class PoolExecutor:
         unanswered.pop(claim.uid, None)
         if not unanswered:
             self._unanswered.pop(claim.job_uid, None)
+
+
+def _may_be_done(error: ApiError) -> bool:
+    """Whether the API server may have executed the write. A webhook that does not respond prevents it."""
+    refusal = read_refusal(error.status, str(error))
+    return refusal is not None and refusal.kind is RefusalKind.SERVER
 
 
 def _claim_metadata(claim: ClaimPod | ClaimWarm) -> Raw:

@@ -125,6 +125,7 @@ class JobWorker:
         self._topology_key = ""  # of the spares
         self._concerned_by: frozenset[str] | None = None  # names of nodes; None: any node may concern the job
         self._checked_generation = 0  # the generation whose templates passed the dry run
+        self._has_queued_jobs = False  # as in Observed
         self._metrics.supervises(LINES)
         supervisor = TaskSupervisor(self._metrics) if supervisor is None else supervisor
         log_context = {"namespace": key[0], "job": key[1]}
@@ -174,10 +175,10 @@ class JobWorker:
             return ReconcileResult(None)  # it exists, and was not deleted
         if raw is None:
             await self._forget_job()
+            await self._outbox.stop()
             raw = self._store.get(job_kind(self._key), self._key)  # a job that was recreated meanwhile
         if raw is None:
-            await self._outbox.stop()
-            self._on_gone(self._key)
+            self._on_gone(self._key)  # nothing is awaited since the last look: an enqueue would be lost
             return None
         job = self._read()
         if job is None:
@@ -265,7 +266,7 @@ class JobWorker:
         await self._recoveries.stop()
         await self._unfollow(JOB_DELETED)
         await self._adopter.close()
-        self._coordination, self._checked_generation = Coordination(), 0
+        self._coordination, self._checked_generation, self._has_queued_jobs = Coordination(), 0, False
         self._secret_writes = SecretWrites()
         self._unconfirmed.clear()
         self._retries, self._tried_generation = Retries(), 0
@@ -275,6 +276,8 @@ class JobWorker:
         address = "" if service is None else str(service.get("spec", {}).get("clusterIP", ""))
         pods, claimed = split(self._store.facts_of_job(Kind.POD, _owner(job), read_pod), job.uid)
         self._concerned_by = None if claimed else concerning_nodes(job, pods)
+        children = self._children(job)
+        self._has_queued_jobs = self._has_queued_jobs or any(child.queue for child in children)
         return Observed(
             job=job,
             pods=pods,
@@ -289,7 +292,7 @@ class JobWorker:
             paused=self._retries.paused(self._clock.wall()),
             secret_writes=self._secret_writes,
             advertised_address="" if address else self._advertised_address(job),
-            children=self._children(job),
+            children=children,
             job_pods=self._job_pods.pods,
             claims=frozenset(self._claims(job)),
             templates_checked=self._checked_generation == job.generation,
@@ -298,6 +301,7 @@ class JobWorker:
             pool=self._pool_of(job),
             adoptions=self._adopter.adoptions,
             has_kueue=self._has_kueue(),
+            has_queued_jobs=self._has_queued_jobs,
         )
 
     def _children(self, job: Job) -> tuple[ChildJob, ...]:

@@ -80,6 +80,7 @@ class Observed:
     coordinator_missing: bool = False  # see elections.is_coordinator_missing
     overdue: frozenset[str] = frozenset()  # replicatedJobs of the world that are past activeDeadlineSeconds
     has_kueue: bool | None = True  # whether the cluster has Kueue; None: not known yet
+    has_queued_jobs: bool = False  # whether this process has seen a child Job in a queue, also one that is gone
     spec_error: str = ""  # an error in the spec that the API server does not detect
     past_stays: tuple[Stay, ...] = ()  # pods of this job that the operator has seen, and whose objects are gone
     #: Results computed from these facts, by the function that has computed them (cached_per_reconcile).

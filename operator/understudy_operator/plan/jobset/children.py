@@ -11,7 +11,8 @@ Rules:
 - A server of `rollouts` whose Job is complete has exited with code 0, for example because its pod was evicted. No pod
   would replace it, so the operator recreates the Job, unless the success policy waits for it.
 - Only Kueue suspends and resumes a Job in its queue, and would resume one that the operator has suspended. So while the
-  TrainingJob is suspended such a Job does not exist.
+  TrainingJob is suspended such a Job does not exist. Kueue puts Jobs without a queue into the queue `default` of their
+  namespace, if there is one. So a suspended TrainingJob whose Jobs have got a queue creates none until it is resumed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from typing import Any
 
 from understudy_operator.plan.facts.cluster_objects import ChildJob
 from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.queue import read_queue
 from understudy_operator.plan.facts.spec import ReplicatedJob, RestartStrategy
 from understudy_operator.plan.intents import CreateJob, DeleteJob, Event, JobIntent, PatchJob
 from understudy_operator.plan.jobset.missed_changes import MISSED_CHANGE, outdated_jobs
@@ -93,18 +95,22 @@ def waits_for_previous_attempt(observed: Observed) -> bool:
 
 
 def _create(observed: Observed, sidecar_image: str) -> Iterator[CreateJob]:
-    if (
-        waits_for_previous_attempt(observed)
-        or observed.spec_error
-        or (observed.job.spec.suspend and observed.job.queue is not None)
-    ):
+    if waits_for_previous_attempt(observed) or observed.spec_error:
         return
     existing = {child.name for child in observed.children}
     for group in _started(observed):
+        if observed.job.spec.suspend and _gets_queue(observed, group):
+            continue
         for index in range(group.replicas):
             if job_name(observed.job, group, index) not in existing:
                 manifest = job_manifest(observed.job, group, index, sidecar_image)
                 yield CreateJob(manifest, f"Job {index} of {group.name} is missing")
+
+
+def _gets_queue(observed: Observed, group: ReplicatedJob) -> bool:
+    """Whether Kueue would manage the Jobs of this replicatedJob."""
+    from_template = read_queue(group.job_metadata.get("labels", {}))
+    return observed.job.queue is not None or from_template is not None or observed.has_queued_jobs
 
 
 def _started(observed: Observed) -> list[ReplicatedJob]:
@@ -114,7 +120,7 @@ def _started(observed: Observed) -> list[ReplicatedJob]:
 
 
 def _resume(observed: Observed, current: Sequence[ChildJob], sidecar_image: str) -> Iterator[JobIntent]:
-    if observed.job.spec.suspend:
+    if observed.job.spec.suspend or observed.spec_error:
         return
     started = {group.name: group for group in _started(observed)}
     for child in current:

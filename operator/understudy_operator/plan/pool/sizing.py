@@ -6,6 +6,7 @@ cover HISTORY_NODE_DAYS or more, with the default as a prior that weighs like PR
 the default. Days and failures lose half of their weight in HALF_LIFE_S, so that the rate follows the hardware.
 
 Against flapping: the number grows at once, and shrinks only if fewer would have been enough for SHRINK_AFTER_S.
+A time in status that is in the future counts as now: a clock that was set back delays nothing.
 """
 
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ def desired(observed: ObservedPool, now: float) -> tuple[int, AutoSizeStatus | N
     nodes = _nodes(observed, pool.auto_size)
     wanted = _bounded(spares_for(nodes, likely, pool.auto_size.most), pool.auto_size)
     current = wanted if before is None or pool.status.desired is None else _bounded(pool.status.desired, pool.auto_size)
-    since = now if before is None or before.surplus_since is None else parse_time(before.surplus_since)
+    since = now if before is None or before.surplus_since is None else min(now, parse_time(before.surplus_since))
     shrinks = wanted < current and not is_due(since + SHRINK_AFTER_S, now)
     status = AutoSizeStatus(
         nodes=nodes,
@@ -77,7 +78,8 @@ def update_history(before: AutoSizeStatus | None, observed: ObservedPool, now: f
     """The history after this reconcile; before: status.autoSize."""
     if before is None or before.counted_until is None or before.node_days is None or before.failures is None:
         return FailureHistory(0.0, 0.0, now)
-    recorded = FailureHistory(float(before.node_days), float(before.failures), parse_time(before.counted_until))
+    counted_until = min(now, parse_time(before.counted_until))
+    recorded = FailureHistory(float(before.node_days), float(before.failures), counted_until)
     until = now - LATE_S
     if until - recorded.until < COUNT_EVERY_S:
         return recorded

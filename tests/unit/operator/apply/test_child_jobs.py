@@ -1,11 +1,13 @@
 """The changes of child Jobs in a plan, executed against an API server of dictionaries."""
 
+import asyncio
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from tests.unit.operator.fake_api import FakeApi
+from tests.unit.operator.fake_api import FakeApi, Raw
 from tests.unit.operator.given import a_group, a_job
 from understudy_operator.apply.child_jobs import JobExecutor
 from understudy_operator.apply.pace import Pace
@@ -107,3 +109,25 @@ async def test_a_patch_of_a_job_that_was_replaced_since_is_dropped_without_a_ref
     # then the second Job is not changed, and no refusal is reported
     assert result == []
     assert cluster.api.objects[f"{PATH}/train"]["spec"] == {}
+
+
+async def test_a_failed_change_is_raised_once_no_other_change_is_on_its_way(cluster: Cluster):
+    """A later plan may change the same Job. A change of this plan must not arrive after that."""
+    # given two suspended Jobs; the change of the first one gets no answer, that of the second one is slow
+    await cluster.execute(creation(0), creation(1))
+    merge = cluster.api.merge
+
+    async def fail_or_wait(path: str, body: Mapping[str, Any]) -> Raw:
+        if path.endswith("-0"):
+            raise TimeoutError
+        for _ in range(100):
+            await asyncio.sleep(0)
+        return await merge(path, body)
+
+    cluster.api.merge = fail_or_wait  # type: ignore[method-assign]
+    # when both are resumed
+    resume = {"spec": {"suspend": False}}
+    with pytest.raises(TimeoutError):
+        await cluster.execute(*(PatchJob(f"llm-workers-{index}", resume, "it is resumed") for index in range(2)))
+    # then the slow change is complete when the plan ends
+    assert [call for call in cluster.api.calls if call[0] == "PATCH"] == [("PATCH", f"{PATH}/llm-workers-1")]

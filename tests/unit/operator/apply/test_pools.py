@@ -123,6 +123,23 @@ async def test_an_unanswered_claim_is_repeated_unchanged(given: Given, lost: Exc
     assert len(given.api.calls) == calls, "nothing is open any more"
 
 
+@pytest.mark.parametrize("message", ['failed calling webhook "a": refused', 'admission webhook "a" denied the request'])
+@pytest.mark.parametrize("kind", ["Replace", "Warm"])
+async def test_a_claim_that_a_webhook_prevents_is_a_rejection_and_is_not_repeated(
+    given: Given, message: str, kind: str
+) -> None:
+    # given a webhook for pods that does not respond, or that denies each change with an error of its own
+    given.api.before = ApiError(500, "InternalError", message)
+    claim = given.claim() if kind == "Replace" else given.claim_warm()
+
+    # when a job claims a spare
+    refusals = await given.executor.pools.claims("research", "job-uid", [claim])
+
+    # then the claim is rejected, and the next reconcile has nothing to repeat
+    assert [(refusal.key, refusal.message) for refusal in refusals] == [("claim Pod shared-a", message)]
+    await given.executor.pools.resolve_unanswered("job-uid")
+
+
 async def test_a_claim_that_another_job_was_faster_with_is_not_repeated_forever(given: Given):
     given.api.before = TimeoutError()
     with pytest.raises(TimeoutError):

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -35,6 +35,7 @@ from understudy_operator.plan import reconcile as planner
 from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.observed import Coordination
+from understudy_operator.plan.facts.queue import QUEUE
 from understudy_operator.plan.intents import Follow
 from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_operator.runtime.api import ApiError, NotLeading
@@ -180,6 +181,34 @@ async def test_a_worker_whose_job_is_gone_reports_it_and_ends(world: World):
         world.delete_job()
         world.enqueue()
         await world.until(lambda: world.gone == [KEY])
+
+
+async def test_a_job_that_is_recreated_while_its_worker_ends_is_reconciled(world: World):
+    # given a suspended job, and an event about it whose write gets no answer
+    create, waits = world.api.create, asyncio.Event()
+
+    async def create_or_wait(path: str, body: Mapping[str, Any]) -> Raw:
+        if body["kind"] != "Event" or waits.is_set():
+            return await create(path, body)
+        waits.set()
+        try:
+            answer: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
+            return await answer
+        except asyncio.CancelledError:
+            world.apply_job("another-uid")
+            world.enqueue()
+            raise
+
+    world.api.create = create_or_wait  # type: ignore[method-assign]
+    world.apply_job(suspend=True)
+    async with at_work(world):
+        await waits.wait()
+        # when it is deleted, and created again just as the worker drops the event
+        world.delete_job()
+        world.enqueue()
+        # then the new job gets a status
+        await world.until(lambda: PATH in world.api.objects and world.status().get("phase") == "Pending")
+    assert world.gone == []
 
 
 DELETED = End(CloseReason.DELETED, "the TrainingJob was deleted")
@@ -920,6 +949,62 @@ async def test_a_pod_of_a_child_job_is_listed_and_reported_while_its_job_waits_f
         world.enqueue()
         await asyncio.sleep(60.0)
         assert [call for call in world.api.calls if call[0] == "LIST"] == requests
+
+
+def put_into_queue(world: World) -> None:
+    """From now on Kueue's webhook puts each new Job into the queue that is the default of the namespace."""
+    create = world.api.create
+
+    async def create_in_queue(path: str, body: Mapping[str, Any]) -> Raw:
+        if body["kind"] != "Job":
+            return await create(path, body)
+        metadata = body["metadata"] | {"labels": body["metadata"]["labels"] | {QUEUE: "default"}}
+        return await create(path, {**body, "metadata": metadata, "spec": body["spec"] | {"suspend": True}})
+
+    world.api.create = create_in_queue  # type: ignore[method-assign]
+
+
+def report_deleted_jobs(world: World) -> None:
+    """As the watch would."""
+    present = {raw["metadata"]["uid"] for raw in world.api.of_kind("Job")}
+    for raw in world.store.all(Kind.CHILD):
+        if raw["metadata"]["uid"] not in present:
+            world.store.remove(Kind.CHILD, raw)
+            world.enqueue()
+
+
+def created_jobs(world: World) -> int:
+    return world.api.calls.count(("POST", f"{JOBS}/llm-workers-0"))
+
+
+@in_virtual_time
+async def test_a_suspended_job_does_not_create_and_delete_its_jobs_again_and_again_in_the_default_queue(world: World):
+    # given a suspended job without a queue, whose new Jobs get one
+    put_into_queue(world)
+    without_launcher(world, suspend=True)
+    async with at_work(world, virtual()):
+        # when a minute passes
+        for _ in range(60):
+            await asyncio.sleep(1.0)
+            report_deleted_jobs(world)
+        # then its Job, which Kueue could start, was created and deleted once
+        assert (created_jobs(world), world.api.of_kind("Job")) == (1, [])
+        # and when the job is resumed, its Job is created in the queue
+        raw = world.api.objects[PATH]
+        raw["spec"]["suspend"] = False
+        world.store.put(Kind.JOB, world.api.put(PATH, raw))
+        world.enqueue()
+        await world.until(lambda: len(world.api.of_kind("Job")) == 1)
+        assert world.api.of_kind("Job")[0]["metadata"]["labels"][QUEUE] == "default"
+
+
+@in_virtual_time
+async def test_a_suspended_job_creates_no_job_whose_template_names_a_queue(world: World):
+    workers = {"name": "workers", "template": {"metadata": {"labels": {QUEUE: "team"}}, "spec": {"template": TEMPLATE}}}
+    without_launcher(world, suspend=True, replicatedJobs=[workers])
+    async with at_work(world, virtual()):
+        await asyncio.sleep(60.0)
+    assert created_jobs(world) == 0
 
 
 async def test_a_failed_list_of_such_pods_does_not_delay_the_job(world: World):

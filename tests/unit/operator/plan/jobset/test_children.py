@@ -1,8 +1,38 @@
-"""The patch that a suspended Job gets when it is resumed. All else about child Jobs is in scenarios/."""
+"""The resumption of a suspended Job, and the patch that it gets. All else about child Jobs is in scenarios/."""
 
 from typing import Any
 
-from understudy_operator.plan.jobset.children import merge_template
+from tests.unit.operator.given import IMAGE, NOW, a_group, a_job, observed
+from understudy_operator.observe.read_child import read_child
+from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.intents import JobIntent, PatchJob
+from understudy_operator.plan.jobset.children import merge_template, plan_children
+from understudy_operator.plan.manifests.child_jobs import job_manifest
+
+
+def resumed(**changes: Any) -> Observed:
+    """A job that is resumed; its only Job is suspended."""
+    group = a_group()
+    job = a_job(spec={"replicated_jobs": (group,), "world": None})
+    manifest = job_manifest(job, group, 0)
+    manifest["metadata"] |= {"uid": "uid-0", "creationTimestamp": "2026-11-20T10:00:00Z"}
+    manifest["spec"]["suspend"] = True
+    return observed(job, (), children=(read_child(manifest),), **changes)
+
+
+def planned(given: Observed) -> tuple[JobIntent, ...]:
+    return plan_children(given, IMAGE, NOW)
+
+
+def test_a_suspended_job_is_resumed_with_its_trainingjob():
+    (intent,) = planned(resumed())
+    assert isinstance(intent, PatchJob)
+    assert intent.patch["spec"]["suspend"] is False
+
+
+def test_no_job_is_resumed_while_the_spec_has_an_error():
+    """The condition Invalid says that the job does not start."""
+    assert planned(resumed(spec_error="replicatedJobs[1].replicas is 20001")) == ()
 
 
 def test_fields_of_other_writers_stay_unless_the_operator_sets_them():

@@ -109,6 +109,26 @@ def test_failures_during_downtime_of_the_operator_count_for_the_same_day():
     assert (history_after.node_days, history_after.failures) == (10.0, 1.0)
 
 
+def test_a_clock_that_was_set_back_delays_neither_the_history_nor_a_smaller_size():
+    # given a pool with more spares than it needs, whose status was written when the clock was a year ahead
+    a_year_ahead = micro_time(NOW + 365 * DAY_S)
+    auto = AutoSizeStatus(node_days="0", failures="0", counted_until=a_year_ahead, surplus_since=a_year_ahead)
+    pool = replace(a_pool(auto_size=AutoSize()), status=PoolStatus(desired=4, auto_size=auto))
+    observed = observed_pool(pool, clients=(Client(nodes(10), (("n1", NOW + 1800),)),))
+
+    # when it is reconciled now, an hour later and a day later
+    sizes, failures = [], []
+    for now in (NOW, NOW + 3600, NOW + DAY_S):
+        wanted, observed = sized(observed, now)
+        assert observed.pool.status.auto_size is not None
+        sizes.append(wanted)
+        failures.append(float(observed.pool.status.auto_size.failures or "-1"))
+
+    # then the failure counts within the hour, and the size shrinks after a day
+    assert sizes == [4, 4, 1]
+    assert failures == pytest.approx([0.0, 1.0, 1.0], abs=0.05)
+
+
 def test_a_failure_that_several_jobs_report_counts_once():
     before = AutoSizeStatus(node_days="0", failures="0", counted_until=micro_time(NOW))
     clients = [Client(nodes(2), (("n0", NOW + second), ("", NOW + second))) for second in (1, 2)]
