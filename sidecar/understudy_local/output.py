@@ -48,7 +48,7 @@ class LocalOutput:
     def of_pod(self, node: str, log: Path) -> tuple[Sink, Sink]:
         """The sinks for a pod's sidecar and for its launcher, whose output includes the workers' lines."""
         if log not in self._files:
-            self._files[log] = log.open("a", buffering=1)
+            self._files[log] = log.open("a", buffering=1, encoding="utf-8")
         return partial(self._sidecar, node, self._files[log]), partial(self._launcher, node, self._files[log])
 
     def event(self, kind: str, reason: str, message: str) -> None:
