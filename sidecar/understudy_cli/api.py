@@ -197,8 +197,8 @@ class Api:
         for name, value in headers.items():
             if not (value.isascii() and value.isprintable()):
                 raise WrongCall(
-                    f"the user of context {self.access.context} has a character that the header {name} cannot have: fix "
-                    "the kubeconfig, or the program or the file from which it gets the token"
+                    f"the user of context {self.access.context} has a character that the header {name} cannot have: "
+                    "fix the kubeconfig, or the program or the file from which it gets the token"
                 )
         return headers
 

@@ -53,7 +53,8 @@ def _exists(path: Path) -> bool:
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:  # a CI system often has the content in a variable: it may be secret
             raise WrongCall(
-                "--kubeconfig or KUBECONFIG has a path that is too long: expected the path of a file, and not its content"
+                "--kubeconfig or KUBECONFIG has a path that is too long: expected the path of a file, and not its "
+                "content"
             ) from None
         raise WrongCall(f"cannot read kubeconfig {path}: {error.strerror}") from error
     return True

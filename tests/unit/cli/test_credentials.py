@@ -66,7 +66,8 @@ def test_the_content_of_a_kubeconfig_in_place_of_its_path_is_not_printed() -> No
     content = "apiVersion: v1\nusers:\n- user: {client-key-data: " + 3000 * "c2VjcmV0" + "}"
     with pytest.raises(WrongCall) as raised:
         find_access("", "", {"KUBECONFIG": content})
-    assert "--kubeconfig or KUBECONFIG has a path that is too long: expected the path of a file, and not its content" in str(raised.value)
+    expected = "KUBECONFIG has a path that is too long: expected the path of a file, and not its content"
+    assert expected in str(raised.value)
     assert "c2VjcmV0" not in str(raised.value)
 
 
@@ -80,7 +81,7 @@ def test_a_process_without_a_home_is_told_to_name_a_kubeconfig(monkeypatch: pyte
     monkeypatch.delenv("HOME")
     monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
     # when the program looks for a kubeconfig, then it says what to set
-    with pytest.raises(WrongCall, match=r"there is no kubeconfig at ~/\.kube/config: set KUBECONFIG, or use --kubeconfig"):
+    with pytest.raises(WrongCall, match=r"there is no kubeconfig at ~/\.kube/config: set KUBECONFIG"):
         find_access("", "", {})
 
 

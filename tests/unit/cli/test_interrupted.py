@@ -35,21 +35,23 @@ def test_ctrl_c_ends_a_command_that_waits_for_logs(tmp_path: Path, words: list[s
         PODS: [Answer({"items": found})],
         **{f"{PODS}/{pod['metadata']['name']}/log": [Answer(make=silence)] for pod in found},
     }
-    with scripted(answers) as server:
-        with subprocess.Popen(
+    with (
+        scripted(answers) as server,
+        subprocess.Popen(
             [sys.executable, "-c", START, *words, "--kubeconfig", kubeconfig(tmp_path, server.url)],
             env={**os.environ, "PYTHONPATH": ":".join(filter(None, sys.path))},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-        ) as command:
-            assert asked.wait(30)
-            # when the user presses Ctrl-C
-            command.send_signal(signal.SIGINT)
-            # then the command ends at once, without a traceback
-            try:
-                _, errors = command.communicate(timeout=LIMIT_S)
-            finally:
-                command.kill()
-                ended.set()
+        ) as command,
+    ):
+        assert asked.wait(30)
+        # when the user presses Ctrl-C
+        command.send_signal(signal.SIGINT)
+        # then the command ends at once, without a traceback
+        try:
+            _, errors = command.communicate(timeout=LIMIT_S)
+        finally:
+            command.kill()
+            ended.set()
     assert (command.returncode, errors) == (130, "")

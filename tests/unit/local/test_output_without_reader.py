@@ -94,7 +94,8 @@ def test_the_logs_are_complete_although_a_pipe_was_closed_early(temporary: Path)
         stderr=subprocess.PIPE,
         text=True,
     ) as run:
-        assert run.stdout is not None and run.stderr is not None
+        assert run.stdout is not None
+        assert run.stderr is not None
         read_until(run.stdout.fileno(), b"ready")
         # when the reader of the pipe ends, as `head` does
         run.stdout.close()
