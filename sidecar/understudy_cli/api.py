@@ -194,6 +194,12 @@ class Api:
             headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
         if self.access.impersonate:
             headers["Impersonate-User"] = self.access.impersonate
+        for name, value in headers.items():
+            if not (value.isascii() and value.isprintable()):
+                raise WrongCall(
+                    f"the user of context {self.access.context} has a character that the header {name} cannot have: "
+                    "fix the kubeconfig, or the program or the file from which it gets the token"
+                )
         return headers
 
     def _refusal(self, response: urllib3.BaseHTTPResponse, method: str, path: str) -> NoAnswer:
@@ -230,14 +236,13 @@ class Api:
     def _tls(self) -> ssl.SSLContext:
         """Raises WrongCall if a certificate of the kubeconfig cannot be used."""
         try:
-            authority = credentials.authority_of(self.access)
-            context = ssl.create_default_context(cadata=None if authority is None else authority.decode())
+            context = ssl.create_default_context(cadata=credentials.authority_of(self.access))
             if not self.access.verify:
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE
             if (pair := self._bearer.certificate()) is not None:
                 _load(context, *pair)
-        except (ssl.SSLError, UnicodeDecodeError) as error:
+        except ssl.SSLError as error:
             raise WrongCall(f"a certificate or key of context {self.access.context} cannot be used: {error}") from error
         return context
 

@@ -1,6 +1,7 @@
 """Finds the kubeconfig, and gets a token or a client certificate for each connection."""
 
 import base64
+import errno
 import json
 import os
 import shutil
@@ -28,10 +29,11 @@ EARLY_S = 10.0
 def find_access(kubeconfig: str, context: str, env: Mapping[str, str]) -> Access:
     """kubeconfig, context: "" unless an option names one. Raises WrongCall."""
     named = [kubeconfig] if kubeconfig else [path for path in env.get("KUBECONFIG", "").split(os.pathsep) if path]
-    paths = [Path(path).expanduser() for path in named] or [Path.home() / ".kube" / "config"]
-    if kubeconfig and not paths[0].exists():
+    paths = [Path(os.path.expanduser(path)) for path in named or ["~/.kube/config"]]
+    there = [path for path in paths if _exists(path)]
+    if kubeconfig and not there:
         raise WrongCall(f"--kubeconfig {kubeconfig}: the file does not exist")
-    files = [ConfigFile(path.absolute(), _read_yaml(path)) for path in paths if path.exists()]
+    files = [ConfigFile(path.absolute(), _read_yaml(path)) for path in there]
     if files:
         return read_access(files, context)
     host = env.get("KUBERNETES_SERVICE_HOST", "")
@@ -42,14 +44,30 @@ def find_access(kubeconfig: str, context: str, env: Mapping[str, str]) -> Access
     raise WrongCall(f"there is no kubeconfig at {listed}: set KUBECONFIG, or use --kubeconfig")
 
 
+def _exists(path: Path) -> bool:
+    """Raises WrongCall if that cannot be found out."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # a CI system often has the content in a variable: it may be secret
+            raise WrongCall(
+                "--kubeconfig or KUBECONFIG has a path that is too long: expected the path of a file, and not its "
+                "content"
+            ) from None
+        raise WrongCall(f"cannot read kubeconfig {path}: {error.strerror}") from error
+    return True
+
+
 def _read_yaml(path: Path) -> Mapping[str, object]:
     try:
         if path.stat().st_size > FILE_BYTES:
             raise WrongCall(f"kubeconfig {path} has more than {FILE_BYTES} bytes")
-        content = yaml.load(path.read_text(), Loader=yaml.SafeLoader)
+        content = yaml.load(path.read_bytes(), Loader=yaml.SafeLoader)
     except OSError as error:
         raise WrongCall(f"cannot read kubeconfig {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise WrongCall(f"kubeconfig {path} is not YAML: {one_line(str(error))}") from error
     if content is None:
         return {}
@@ -132,12 +150,13 @@ class Bearer:
         self._lock = threading.Lock()
 
     def token(self) -> str:
+        """Without the line end that a file, or `token: |`, has after it."""
         if self._access.token:
-            return self._access.token
+            return self._access.token.strip()
         if self._access.token_file is not None:
-            return _content(self._access.token_file).decode().strip()
+            return _content(self._access.token_file).decode(errors="replace").strip()
         found = self._credentials()
-        return "" if found is None else found.token
+        return "" if found is None else found.token.strip()
 
     def certificate(self) -> tuple[bytes, bytes] | None:
         """Certificate and key, in PEM."""
@@ -171,6 +190,6 @@ def _content(source: bytes | Path) -> bytes:
         raise WrongCall(f"cannot read {source}, which the kubeconfig names: {error.strerror}") from error
 
 
-def authority_of(access: Access) -> bytes | None:
+def authority_of(access: Access) -> str | None:
     """The certificates, in PEM, that the API server's certificate is checked against; None: those of the system."""
-    return None if access.authority is None else _content(access.authority)
+    return None if access.authority is None else fields.pem_text(_content(access.authority))

@@ -83,3 +83,8 @@ def lines(raw: object, *path: str, most: int = 60) -> tuple[str, ...]:
     value = get(raw, *path)
     found = value[-most * MESSAGE_LENGTH :].splitlines()[-most:] if isinstance(value, str) else []
     return tuple(log_line(line)[:MESSAGE_LENGTH].rstrip() for line in found)
+
+
+def pem_text(content: bytes) -> str:
+    """Certificates for the module ssl, which accepts ASCII alone. Comments between them may have other characters."""
+    return content.decode("ascii", errors="ignore")

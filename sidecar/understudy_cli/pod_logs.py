@@ -4,14 +4,14 @@ The kubelet writes a time before each line, by which lines of several pods are m
 so the lines of one rank may be in several logs.
 """
 
+import contextlib
 import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TypeVar, cast
 
 from understudy_cli.api import FORBIDDEN, NOT_FOUND, UNAUTHORIZED, Api, collection
 from understudy_cli.command_errors import CommandFailed, NoAnswer, WrongCall
@@ -20,6 +20,7 @@ from understudy_cli.following import Followed
 from understudy_cli.log_lines import LogFilter, Wanted
 from understudy_cli.untrusted import log_line
 
+T = TypeVar("T")
 READERS = 8
 #: Logs that are read, or followed at the same time. Each followed log takes a connection.
 MOST_PODS = 100
@@ -66,8 +67,7 @@ def read_lines(api: Api, pods: Sequence[Pod], wanted: Wanted, tail: int) -> tupl
     no log could be read.
     """
     started = [pod for pod in pods if pod.node and pod.trainer]
-    with ThreadPoolExecutor(READERS) as readers:
-        results = list(readers.map(lambda pod: _read_pod(api, pod, wanted, tail), started))
+    results = _of_each(lambda pod: _read_pod(api, pod, wanted, tail), started)
     failures = [result for result in results if isinstance(result, NoAnswer)]
     if failures and len(failures) == len(results):
         raise failures[0]
@@ -91,7 +91,7 @@ def lines_around(api: Api, pods: Sequence[Pod], fault: Recovery) -> dict[str, li
     def read(pod: Pod) -> list[str] | NoAnswer | None:
         found, size = list[str](), 0
         try:
-            with closing(_lines(api, pod, query, follow=False)) as lines:
+            with contextlib.closing(_lines(api, pod, query, follow=False)) as lines:
                 for line in lines:
                     if until is not None and line.at >= until:
                         break
@@ -104,12 +104,39 @@ def lines_around(api: Api, pods: Sequence[Pod], fault: Recovery) -> dict[str, li
         return found
 
     started = [pod for pod in pods if pod.node and pod.trainer]
-    with ThreadPoolExecutor(READERS) as readers:
-        results = dict(zip([pod.name for pod in started], readers.map(read, started), strict=True))
+    results = dict(zip([pod.name for pod in started], _of_each(read, started), strict=True))
     errors = [result for result in results.values() if isinstance(result, NoAnswer)]
     if errors and len(errors) == len(results):
         raise errors[0]
     return {name: lines for name, lines in results.items() if isinstance(lines, list)}
+
+
+def _of_each(read: Callable[[Pod], T], pods: Sequence[Pod]) -> list[T]:
+    """What `read` returns for each pod. Raises its error. Ctrl-C does not wait for the logs that are being read, as
+    concurrent.futures would.
+    """
+    waiting, ended = queue.SimpleQueue[int](), queue.SimpleQueue[tuple[int, T | None, Exception | None]]()
+    for number in range(len(pods)):
+        waiting.put(number)
+
+    def work() -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                number = waiting.get_nowait()
+                try:
+                    ended.put((number, read(pods[number]), None))
+                except Exception as error:  # noqa: BLE001 (the caller gets it)
+                    ended.put((number, None, error))
+
+    for _ in pods[:READERS]:
+        threading.Thread(target=work, daemon=True).start()
+    found: dict[int, T] = {}
+    for _ in pods:
+        number, result, error = ended.get()
+        if error is not None:
+            raise error
+        found[number] = cast(T, result)
+    return [found[number] for number in range(len(pods))]
 
 
 def _rfc3339(at: float) -> str:

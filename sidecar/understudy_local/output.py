@@ -5,7 +5,10 @@ first is printed in full, and the others as one line (tracebacks.py). Lines of l
 file for each node, and printed with --verbose. Events of the job are printed as lines that begin with `understudy:`.
 """
 
+import contextlib
+import os
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TextIO
@@ -27,10 +30,13 @@ class Plain:
     """Prints each line at once."""
 
     def line(self, text: str, *, error: bool) -> None:
-        _write(sys.stderr if error else sys.stdout, text)
+        stream = sys.stderr if error else sys.stdout
+        with reader_may_have_ended(stream):
+            _write(stream, text)
 
     def ours(self, text: str, *, warning: bool) -> None:
-        _write(sys.stderr, f"understudy: {text}")
+        with reader_may_have_ended(sys.stderr):
+            _write(sys.stderr, f"understudy: {text}")
 
 
 class LocalOutput:
@@ -42,7 +48,7 @@ class LocalOutput:
     def of_pod(self, node: str, log: Path) -> tuple[Sink, Sink]:
         """The sinks for a pod's sidecar and for its launcher, whose output includes the workers' lines."""
         if log not in self._files:
-            self._files[log] = log.open("a", buffering=1)
+            self._files[log] = log.open("a", buffering=1, encoding="utf-8")
         return partial(self._sidecar, node, self._files[log]), partial(self._launcher, node, self._files[log])
 
     def event(self, kind: str, reason: str, message: str) -> None:
@@ -71,6 +77,18 @@ class LocalOutput:
                 self._screen.line(shown, error=error)
         elif self._verbose:
             self._screen.line(f"{node} launcher: {line[len(_LAUNCHER) :]}", error=error)
+
+
+@contextlib.contextmanager
+def reader_may_have_ended(stream: TextIO) -> Iterator[None]:
+    """If the terminal or the reader of the pipe has ended, the stream leads to /dev/null from now on: an error must
+    neither end the run without its grace period nor keep lines out of the log files.
+    """
+    try:
+        yield
+    except OSError:
+        with open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), stream.fileno())
 
 
 def _write(file: TextIO, line: str) -> None:

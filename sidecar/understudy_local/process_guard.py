@@ -6,6 +6,7 @@ detects the keeper's end through a pipe. If both are killed at the same moment, 
 remain: see docs/reference/local.md.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -82,4 +83,5 @@ def _end_what_is_left() -> None:
 
 
 def _log(text: str) -> None:
-    print(f"understudy: {text}", file=sys.stderr)  # noqa: T201 - a command line
+    with contextlib.suppress(OSError):  # the terminal may have been closed
+        print(f"understudy: {text}", file=sys.stderr, flush=True)  # noqa: T201 - a command line

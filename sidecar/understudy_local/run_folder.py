@@ -7,9 +7,12 @@
     NAME/objects.json     after the end: the job and its pods, as run_objects.described has them
 
 Rules: only this user can access the parent folder. A run that has ended keeps its logs and objects.json; MAX_RUNS runs
-are kept.
+are kept. The two processes of a run hold a lock of its folder from its creation to its end, so runs that start at the
+same time leave each other's folders alone. The kernel releases the lock of killed processes.
 """
 
+import contextlib
+import fcntl
 import json
 import os
 import secrets
@@ -17,7 +20,7 @@ import shutil
 import socket
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,7 @@ CONTROL = "control.sock"
 OBJECTS = "objects.json"
 _LONGEST_SOCKET = 107  # bytes: unix(7), sun_path without its closing zero
 _LONGEST_POD = "node-99999"
+_locks: dict[Path, int] = {}  # the open folders of this process's runs
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,8 @@ class RunFolder:
         self.control.unlink(missing_ok=True)
         for folder in (self.key, self.shipped, self.path / "pods"):
             shutil.rmtree(folder, ignore_errors=True)
+        if self.path in _locks:
+            os.close(_locks.pop(self.path))
 
 
 def make(name: str) -> RunFolder:
@@ -88,18 +94,21 @@ def make(name: str) -> RunFolder:
     if name and (not name.replace("-", "").isalnum() or len(name) > 32):
         raise UsageError(f"--name {name!r}: expected letters, digits and dashes, at most 32")
     parent = _parent()
-    _forget_old(parent)
     run = RunFolder(parent / (name or secrets.token_hex(3)))
     too_long = len(os.fsencode(run.pod(_LONGEST_POD) / LAUNCHER_SOCKET)) - _LONGEST_SOCKET
     if too_long > 0:
         raise UsageError(
             f"path {parent} is {too_long} bytes too long for Unix sockets: set TMPDIR to a folder with a shorter path"
         )
-    if _is_live(run):
-        raise UsageError(f"--name {name}: an active run has this name. End that run, or choose another name")
-    shutil.rmtree(run.path, ignore_errors=True)
-    for folder in (run.path, run.key, run.shipped, run.logs):
-        folder.mkdir(mode=0o700)
+    with _locked(parent):
+        _forget_old(parent)
+        if not _has_ended(run):
+            raise UsageError(f"--name {name}: an active run has this name. End that run, or choose another name")
+        shutil.rmtree(run.path, ignore_errors=True)
+        for folder in (run.path, run.key, run.shipped, run.logs):
+            folder.mkdir(mode=0o700)
+        _locks[run.path] = _open_folder(run.path)
+        fcntl.flock(_locks[run.path], fcntl.LOCK_EX)
     return run
 
 
@@ -153,7 +162,36 @@ def _parent() -> Path:
     return parent
 
 
+def _open_folder(path: Path) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    opened = _open_folder(folder)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
+
+
+def _has_ended(run: RunFolder) -> bool:
+    """Whether no process runs it, or starts it. Also if it does not exist."""
+    try:
+        opened = _open_folder(run.path)
+    except OSError:
+        return True
+    try:
+        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(opened)
+    return not _is_live(run)
+
+
 def _forget_old(parent: Path) -> None:
-    ended = [path for path in parent.iterdir() if not _is_live(RunFolder(path))]
+    ended = [path for path in parent.iterdir() if _has_ended(RunFolder(path))]
     for path in sorted(ended, key=lambda path: path.stat().st_mtime, reverse=True)[MAX_RUNS - 1 :]:
         shutil.rmtree(path, ignore_errors=True)

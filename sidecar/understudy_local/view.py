@@ -1,6 +1,7 @@
 """The live view of a run in a terminal: members and their ranks, the round, the recoveries. Lines scroll above it."""
 
 import asyncio
+import sys
 import time
 from collections.abc import Sequence
 
@@ -11,6 +12,7 @@ from rich.text import Text
 
 from understudy_local.cluster import LocalCluster
 from understudy_local.member_table import member_rows
+from understudy_local.output import reader_may_have_ended
 from understudy_operator.plan.facts.status import JobStatus, RecoveryStatus
 from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_protocol.enums import Strategy
@@ -25,13 +27,14 @@ class LiveScreen:
     """Draws the state of a cluster, between once and ten times a second, and prints lines above it."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        self._console, self._stream = console, sys.stdout
         self._live = Live(console=console, auto_refresh=False, transient=False)
         self._cluster: LocalCluster | None = None
         self._due: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> "LiveScreen":
-        self._live.start()
+        with reader_may_have_ended(self._stream):
+            self._live.start()
         self._later()
         return self
 
@@ -39,17 +42,20 @@ class LiveScreen:
         if self._due is not None:
             self._due.cancel()
         self._show()
-        self._live.stop()
+        with reader_may_have_ended(self._stream):
+            self._live.stop()
 
     def watch(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
         cluster.changed = self._later
 
     def line(self, text: str, *, error: bool) -> None:
-        self._console.print(Text.from_ansi(text), soft_wrap=True)
+        with reader_may_have_ended(self._stream):
+            self._console.print(Text.from_ansi(text), soft_wrap=True)
 
     def ours(self, text: str, *, warning: bool) -> None:
-        self._console.print(Text(f"understudy: {text}", style="yellow" if warning else "cyan"), soft_wrap=True)
+        with reader_may_have_ended(self._stream):
+            self._console.print(Text(f"understudy: {text}", style="yellow" if warning else "cyan"), soft_wrap=True)
 
     def _later(self) -> None:
         loop = asyncio.get_running_loop()
@@ -64,7 +70,9 @@ class LiveScreen:
         self._due = asyncio.get_running_loop().call_later(CLOCK_S, self._draw)
 
     def _show(self) -> None:
-        if self._cluster is not None:
+        if self._cluster is None:
+            return
+        with reader_may_have_ended(self._stream):
             self._live.update(drawn(self._cluster, time.time()), refresh=True)
 
 

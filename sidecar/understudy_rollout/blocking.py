@@ -10,6 +10,7 @@ if the await is cancelled, the call continues in a daemon thread until it return
 """
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
@@ -162,6 +163,16 @@ def _loop() -> asyncio.AbstractEventLoop:
             threading.Thread(target=_run_for_ever, args=[loop], name="understudy-rollout", daemon=True).start()
             _running.append(loop)
         return _running[0]
+
+
+def _forget_loop() -> None:
+    """A forked process does not have the thread of the loop."""
+    global _starting
+    _starting = threading.Lock()
+    _running.clear()
+
+
+os.register_at_fork(after_in_child=_forget_loop)
 
 
 def _run_for_ever(loop: asyncio.AbstractEventLoop) -> None:

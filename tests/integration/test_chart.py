@@ -433,6 +433,12 @@ DIGEST = f"sha256:{'0123456789abcdef' * 4}"
         ("webhook.certificates.duration=90d", "at '/webhook/certificates/duration'"),
         ("masterSecret.name=My_Secret", "at '/masterSecret/name'"),
         ("hostNetworkPorts=24000", "at '/hostNetworkPorts'"),
+        ("hostNetworkPorts=24999-24000", "hostNetworkPorts is 24999-24000: expected FIRST-LAST"),
+        ("hostNetworkPorts=65000-65536", "hostNetworkPorts is 65000-65536: expected FIRST-LAST"),
+        ("hostNetworkPorts=1000-2000", "hostNetworkPorts is 1000-2000: expected FIRST-LAST"),
+        ("operator.leaderElection.renewDeadline=15", "leaseDuration must be longer than renewDeadline"),
+        ("operator.leaderElection.retryPeriod=3", "renewDeadline at least 4 times retryPeriod"),
+        ("fullnameOverride=1st", "at '/fullnameOverride'"),
     ],
 )
 def test_a_misspelled_or_invalid_value_is_rejected_with_its_path(setting: str, message: str):

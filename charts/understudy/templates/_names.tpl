@@ -217,6 +217,21 @@ capabilities: {drop: [ALL]}
 {{- toJson $rules -}}
 {{- end -}}
 
+{{- /* Rules that the schema cannot have. The programs check them, too, but their pods would then fail after the upgrade. */ -}}
+{{- define "understudy.checkValues" -}}
+{{- $ports := splitList "-" .Values.hostNetworkPorts -}}
+{{- $first := first $ports | atoi -}}
+{{- $last := last $ports | atoi -}}
+{{- if or (lt $first 1024) (ge $first $last) (gt $last 65535) -}}
+{{- fail (printf "hostNetworkPorts is %s: expected FIRST-LAST with at least 2 ports, from 1024 to 65535." .Values.hostNetworkPorts) -}}
+{{- end -}}
+{{- with .Values.operator.leaderElection -}}
+{{- if or (ge (int .renewDeadline) (int .leaseDuration)) (gt (mul 4 (int .retryPeriod)) (int .renewDeadline)) -}}
+{{- fail (printf "operator.leaderElection has leaseDuration %d, renewDeadline %d and retryPeriod %d: leaseDuration must be longer than renewDeadline, and renewDeadline at least 4 times retryPeriod." (int .leaseDuration) (int .renewDeadline) (int .retryPeriod)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* An egress rule: to the API server. */}}
 {{- define "understudy.toApiServer" -}}
 ports:

@@ -204,7 +204,7 @@ def is_own_host(host: str, hosts: Collection[str]) -> bool:
     """Whether a browser that sends this header was not led here by another site's name."""
     name = host.rpartition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
     name = name.lower().rstrip(".")
-    if name == "localhost" or name in hosts:
+    if name == "localhost" or name in (own.lower().rstrip(".") for own in hosts):
         return True
     try:
         ipaddress.ip_address(name)

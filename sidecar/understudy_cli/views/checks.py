@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from understudy_cli import fields
-from understudy_cli.fields import Raw
+from understudy_cli.fields import Raw, pem_text
 from understudy_cli.views.phrases import duration
 
 #: The oldest minor version of Kubernetes 1 (docs/reference/support.md).
@@ -282,9 +282,9 @@ def authority_ends(bundle: str) -> tuple[float, ...]:
     """When the certificates of a caBundle (PEM in base64) expire, in Unix seconds. Raises ValueError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
-        context.load_verify_locations(cadata=base64.b64decode(bundle, validate=True).decode())
+        context.load_verify_locations(cadata=pem_text(base64.b64decode(bundle, validate=True)))
         return tuple(ssl.cert_time_to_seconds(str(each["notAfter"])) for each in context.get_ca_certs())
-    except (binascii.Error, UnicodeDecodeError, ssl.SSLError, KeyError) as error:
+    except (binascii.Error, ssl.SSLError, KeyError) as error:
         raise ValueError(str(error)) from error
 
 

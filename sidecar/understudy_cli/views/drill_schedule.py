@@ -1,5 +1,6 @@
 """The manifests of a CronJob that breaks a job regularly, with an account that has just the rights for it. Pure."""
 
+import hashlib
 import re
 from typing import Any
 
@@ -21,8 +22,7 @@ def schedule_manifests(job: Job, drill: Drill, cron: str, image: str) -> list[di
         raise WrongCall(
             "--schedule without --image: name an image that has understudy, such as from the wheel with [cli]"
         )
-    suffix = f"-drill-{drill.value.lower()}"
-    name = job.name[: NAME_CHARACTERS - len(suffix)].rstrip("-.") + suffix
+    name = _name_for(job.name, f"-drill-{drill.value.lower()}")
     metadata = {"name": name, "namespace": job.namespace}
     container = {
         "name": "drill",
@@ -72,6 +72,14 @@ def schedule_manifests(job: Job, drill: Drill, cron: str, image: str) -> list[di
             },
         },
     ]
+
+
+def _name_for(job: str, suffix: str) -> str:
+    """A name that is too long is cut, and gets a digest: names of other jobs may begin alike."""
+    if len(job) + len(suffix) <= NAME_CHARACTERS:
+        return job + suffix
+    digest = hashlib.sha256(job.encode()).hexdigest()[:8]
+    return f"{job[: NAME_CHARACTERS - len(suffix) - len(digest) - 1].rstrip('-.')}-{digest}{suffix}"
 
 
 def _rule(group: str, resource: str, verbs: list[str], *, names: list[str] | None = None) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """Requests to one server, without a time limit of their own: the update cancels them.
 
-Rules: an error answer raises EngineRefused with the server's text. A request that could not be delivered raises
-NotDelivered: the server has certainly not executed it. After any other failure that is unknown. Each request has its
-own connection, because uvicorn closes a connection after an error without notice, and the undo would use such a
-connection. So nothing here is bound to an event loop, and nothing needs a close.
+Rules: an error answer raises EngineRefused with the server's text. So does a redirect: a login page would answer with
+success. A request that could not be delivered raises NotDelivered: the server has certainly not executed it. After any
+other failure that is unknown. Each request has its own connection, because uvicorn closes a connection after an error
+without notice, and the undo would use such a connection. So nothing here is bound to an event loop, and nothing needs a
+close.
 
 If the server is given as its Gateway, requests go through the gateway: they carry the update and its fence, and the
 gateway forwards those of the running update. A call that finds no gateway waits GATEWAY_BACK_S for it, because
@@ -100,7 +101,7 @@ class EngineServer:
         try:
             async with (
                 _session(headers) as session,
-                session.request(method, self.url + path, json=body, params=params) as response,
+                session.request(method, self.url + path, json=body, params=params, allow_redirects=False) as response,
             ):
                 answer = await response.text()
         except aiohttp.ClientConnectorError as error:

@@ -58,6 +58,12 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     for option in ("most_body", "most_connections"):
         if getattr(chosen, option) < 1:
             parser.error(f"--{option.replace('_', '-')}: expected 1 or more")
+    if not 0 <= chosen.port <= 65535:
+        parser.error(f"--port {chosen.port}: expected 0 to 65535")
+    try:
+        address_of(chosen.engine)
+    except ValueError as error:
+        parser.error(f"--engine {chosen.engine}: {error}")
     if chosen.initial_version and chosen.state_file is None:
         parser.error("--initial-version needs --state-file: else a restarted gateway assumes that version again")
     try:
@@ -82,7 +88,11 @@ async def serve(chosen: argparse.Namespace) -> None:
     runner = web.AppRunner(app.application(), **OPTIONS)
     await runner.setup()
     assert runner.server is not None
-    port = app.connections.listen(runner.server, chosen.host, chosen.port)
+    try:
+        port = app.connections.listen(runner.server, chosen.host, chosen.port)
+    except OSError:
+        await runner.cleanup()
+        raise
     loop, over = asyncio.get_running_loop(), asyncio.Event()
     logging.info("listening on port %d for %s, on %s", port, chosen.engine, type(loop).__module__)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -100,8 +110,13 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s gateway %(message)s", stream=sys.stderr)
     has_uvloop = importlib.util.find_spec("uvloop") is not None
     loop = importlib.import_module("uvloop").new_event_loop() if has_uvloop else asyncio.new_event_loop()
-    loop.run_until_complete(serve(options(sys.argv[1:])))
-    loop.close()
+    chosen = options(sys.argv[1:])
+    try:
+        loop.run_until_complete(serve(chosen))
+    except (OSError, ValueError) as error:  # a file that cannot be read or written, or a port that is in use
+        sys.exit(f"the gateway cannot start: {error}")
+    finally:
+        loop.close()
 
 
 if __name__ == "__main__":

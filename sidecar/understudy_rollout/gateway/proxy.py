@@ -97,7 +97,9 @@ async def ask(method: str, url: str, headers: Mapping[str, str], body: bytes, dr
     connector, no_limit = aiohttp.TCPConnector(force_close=True), aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(connector=connector, timeout=no_limit, auto_decompress=False) as session:
         try:
-            async with session.request(method, url, data=body or None, headers=passed) as upstream:
+            async with session.request(
+                method, url, data=body or None, headers=passed, allow_redirects=False
+            ) as upstream:
                 answer = await upstream.read()
         except aiohttp.ClientConnectorError as error:
             raise EngineGone(str(error)) from error

@@ -114,6 +114,24 @@ def test_a_proxy_of_another_kind_is_rejected() -> None:
         Api(Access("https://x:6443", "default", "a", proxy="socks5://x"))
 
 
+def test_the_line_end_after_a_token_is_not_a_part_of_it() -> None:
+    """As in a kubeconfig with `token: |`."""
+    with scripted({PODS: [Answer({})]}) as server:
+        server.api(token="secret\n").get(PODS)
+    assert server.requests[0][2] == "Bearer secret"
+
+
+@pytest.mark.parametrize(
+    ("access", "name"),
+    [({"token": "first\nsecond"}, "Authorization"), ({"impersonate": "j\u014drg"}, "Impersonate-User")],
+)
+def test_text_that_no_header_can_have_is_reported_and_not_printed(access: dict[str, str], name: str) -> None:
+    with scripted({PODS: [Answer({})]}) as server, pytest.raises(WrongCall) as raised:
+        server.api(**access).get(PODS)
+    assert f"the user of context test has a character that the header {name} cannot have" in str(raised.value)
+    assert "second" not in str(raised.value)
+
+
 def test_a_certificate_that_cannot_be_used_is_named() -> None:
     with pytest.raises(WrongCall, match="a certificate or key of context a cannot be used"):
         Api(Access("https://x:6443", "default", "a", authority=b"no PEM"))

@@ -160,6 +160,11 @@ def test_a_certificate_is_compared_with_the_time(bundle: str, left_s: int, level
     assert (finding.level, text in finding.text) == (level, True), finding.text
 
 
+def test_a_bundle_may_have_comments_with_any_characters(bundle: str) -> None:
+    with_comment = "# Autorit\u00e9\n".encode() + base64.b64decode(bundle)
+    assert authority_ends(base64.b64encode(with_comment).decode()) == authority_ends(bundle)
+
+
 def test_the_end_of_an_authority_is_that_of_its_certificate(bundle: str, tmp_path: Path) -> None:
     path = tmp_path / "crt"
     path.write_bytes(base64.b64decode(bundle))

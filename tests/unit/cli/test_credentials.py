@@ -1,6 +1,9 @@
 """Files and programs from which credentials come."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,6 +44,7 @@ def test_the_files_of_the_variable_are_read(tmp_path: Path) -> None:
         ("a: [", "is not YAML"),
         ("!!python/object/apply:os.getcwd []", "is not YAML"),
         ("\x00", "is not YAML"),
+        ("current-context: 2001-99-99", "is not YAML"),
         ("", "no current context"),
     ],
 )
@@ -56,6 +60,48 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         find_access(str(tmp_path / "config"), "", {})
     with pytest.raises(WrongCall, match=r"there is no kubeconfig at .*absent"):
         find_access("", "", {"KUBECONFIG": str(tmp_path / "absent")})
+
+
+def test_the_content_of_a_kubeconfig_in_place_of_its_path_is_not_printed() -> None:
+    content = "apiVersion: v1\nusers:\n- user: {client-key-data: " + 3000 * "c2VjcmV0" + "}"
+    with pytest.raises(WrongCall) as raised:
+        find_access("", "", {"KUBECONFIG": content})
+    expected = "KUBECONFIG has a path that is too long: expected the path of a file, and not its content"
+    assert expected in str(raised.value)
+    assert "c2VjcmV0" not in str(raised.value)
+
+
+def test_the_home_of_a_user_that_does_not_exist_is_reported() -> None:
+    with pytest.raises(WrongCall, match=r"--kubeconfig ~no-such-user/config: the file does not exist"):
+        find_access("~no-such-user/config", "", {})
+
+
+def test_a_process_without_a_home_is_told_to_name_a_kubeconfig(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given a user that has neither HOME nor an entry in the list of users, as in a container
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])
+    # when the program looks for a kubeconfig, then it says what to set
+    with pytest.raises(WrongCall, match=r"there is no kubeconfig at ~/\.kube/config: set KUBECONFIG"):
+        find_access("", "", {})
+
+
+def test_a_kubeconfig_is_utf_8_in_every_locale(tmp_path: Path) -> None:
+    # given a kubeconfig with a name that the locale cannot represent
+    content = MINIMAL.replace("cluster: c}", "cluster: zürich}").replace("name: c,", "name: zürich,")
+    (tmp_path / "config").write_text(content, encoding="utf-8")
+    search = f"from understudy_cli.credentials import *\nprint(find_access('{tmp_path}/config', '', {{}}).server)"
+    locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    # when it is read
+    printed = subprocess.run(
+        [sys.executable, "-c", search],
+        env={**os.environ, **locale, "PYTHONPATH": ":".join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    # then its names are found
+    assert (printed.stdout, printed.stderr) == ("https://x:6443\n", "")
 
 
 def test_a_token_of_a_program_is_used_until_it_is_rejected(tmp_path: Path) -> None:

@@ -76,6 +76,10 @@ def test_only_addresses_localhost_and_own_names_are_hosts(host: str, is_own: boo
     assert is_own_host(host, ("training.example.com",)) is is_own
 
 
+def test_the_case_of_a_name_of_an_option_does_not_matter() -> None:
+    assert is_own_host("training.example.com:8090", ("Training.Example.COM",))
+
+
 async def test_a_site_whose_name_resolves_to_the_dashboard_gets_nothing() -> None:
     board = Board()
     board.show(fleet("llm"))

@@ -1,6 +1,7 @@
 """`drill`: the refusals, the result, the manifests of --schedule, and the verb against a server."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -139,8 +140,22 @@ def test_the_account_for_an_injected_job_may_change_pods_and_not_the_injectedjob
 
 def test_a_long_name_fits() -> None:
     long = read_job(samples.drillable() | {"metadata": {"name": "a" * 63, "namespace": "team-a"}})
-    found = schedule_manifests(long, enums.Drill.COORDINATOR, "@weekly", "i")
-    assert found[0]["metadata"]["name"] == "a" * 34 + "-drill-coordinator"
+    name = schedule_manifests(long, enums.Drill.COORDINATOR, "@weekly", "i")[0]["metadata"]["name"]
+    assert len(name) == 52
+    assert re.fullmatch("a{25}-[0-9a-f]{8}-drill-coordinator", name)
+
+
+def test_the_schedules_of_two_jobs_whose_long_names_begin_alike_do_not_replace_each_other() -> None:
+    names = {
+        schedule_manifests(
+            read_job(samples.drillable() | {"metadata": {"name": f"llama-pretraining-with-long-context-run-{run}"}}),
+            enums.Drill.COORDINATOR,
+            "@weekly",
+            "i",
+        )[-1]["metadata"]["name"]
+        for run in (1, 2)
+    }
+    assert len(names) == 2
 
 
 @pytest.mark.parametrize(

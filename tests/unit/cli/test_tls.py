@@ -60,6 +60,13 @@ def test_the_authority_of_the_kubeconfig_is_trusted(by_address: Pair) -> None:
         assert server.api(authority=by_address.certificate).get("/version") == {"major": "1"}
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_the_comments_of_a_bundle_may_have_any_characters(by_address: Pair, encoding: str) -> None:
+    bundle = "# Autorit\u00e9 de certification\n".encode(encoding) + by_address.certificate.read_bytes()
+    with scripted(VERSION, serving(by_address)) as server:
+        assert server.api(authority=bundle).get("/version") == {"major": "1"}
+
+
 def test_another_authority_is_not_trusted_and_the_message_names_the_fix(by_address: Pair, by_name: Pair) -> None:
     with scripted(VERSION, serving(by_address)) as server, pytest.raises(NoAnswer) as raised:
         server.api(authority=by_name.certificate).get("/version")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,8 +36,22 @@ def test_an_active_run_is_found_and_its_name_is_taken() -> None:
             run_folder.make("mine")
 
 
-def test_a_killed_run_is_inactive_although_it_left_its_socket() -> None:
-    run = run_folder.make("mine")
+def test_runs_that_start_at_the_same_time_keep_their_folders() -> None:
+    runs = [run_folder.make(f"run-{number}") for number in range(KEPT + 3)]
+    assert [run for run in runs if not run.logs.exists()] == []
+
+
+def test_the_name_of_a_run_that_starts_is_taken() -> None:
+    run_folder.make("mine")
+    with pytest.raises(UsageError, match="--name mine: an active run has this name"):
+        run_folder.make("mine")
+
+
+def test_a_killed_run_is_inactive_although_it_left_its_socket(temporary: Path) -> None:
+    make = f"import tempfile; tempfile.tempdir = {str(temporary)!r}; from understudy_local import run_folder; "
+    environment = {**os.environ, "PYTHONPATH": ":".join(filter(None, sys.path))}
+    subprocess.run([sys.executable, "-c", make + "run_folder.make('mine')"], env=environment, check=True, timeout=30)
+    run = run_folder.of("mine")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(run.control))
     assert run_folder.live() == []
@@ -51,7 +68,7 @@ def test_after_a_run_its_logs_remain_and_its_key_is_deleted() -> None:
 
 def test_the_newest_few_are_kept() -> None:
     for number in range(KEPT + 3):
-        run_folder.make(f"run-{number}")
+        run_folder.make(f"run-{number}").clear()
     kept = {path.name for path in run_folder.make("last").path.parent.iterdir()}
     assert len(kept) == KEPT
     assert "last" in kept

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import signal
 import sys
 import threading
@@ -30,6 +31,26 @@ def test_a_synchronous_trainer_updates_its_replicas_more_than_once() -> None:
             update.transfer(TENSORS)
         cluster.check()
         assert {x.weights.version for x in cluster.replicas} == {version}
+
+
+def test_a_forked_process_can_update_after_its_parent_has() -> None:
+    # given a process that has made an update
+    def update() -> None:
+        cluster = Cluster()
+        cluster.sends = "v1"
+        with BlockingWeightUpdate(cluster.replicas, cluster.trainer, version="v1", timeouts=PATIENT) as update:
+            update.transfer(TENSORS)
+        cluster.check()
+
+    update()
+    # when its fork makes one
+    child = multiprocessing.get_context("fork").Process(target=update)
+    child.start()
+    child.join(30)
+    has_ended = child.exitcode is not None
+    child.kill()
+    # then it ends
+    assert (has_ended, child.exitcode) == (True, 0)
 
 
 def test_an_error_is_raised_in_the_trainers_thread_when_the_update_is_undone() -> None:

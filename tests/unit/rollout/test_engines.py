@@ -334,6 +334,30 @@ async def test_an_unreachable_server_raises_another_error_than_one_that_rejects(
             await adapter.server.get("/health")
 
 
+@pytest.mark.parametrize("status", [301, 302, 303, 307])
+async def test_a_redirect_to_a_login_page_is_no_success(status: int) -> None:
+    # given a proxy that sends each request without a login to its page, which answers 200
+    async def redirect(request: web.Request) -> web.Response:
+        return web.Response(status=status, headers={"Location": "/login"})
+
+    async def login(request: web.Request) -> web.Response:
+        return web.Response(text="<html>")
+
+    app = web.Application()
+    app.router.add_route("*", "/login", login)
+    app.router.add_route("*", "/{path:.*}", redirect)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        host, port = runner.addresses[0][:2]
+        # when an adapter calls a server there, then the call has failed
+        with pytest.raises(EngineRefused, match=f"the server answered {status}"):
+            await SglangEngine(f"http://{host}:{port}").flush_cache()
+    finally:
+        await runner.cleanup()
+
+
 def test_a_url_without_its_scheme_is_named() -> None:
     with pytest.raises(ValueError, match="url: expected http://host:port of the server; got 'rollout-0:30000'"):
         SglangEngine("rollout-0:30000")
