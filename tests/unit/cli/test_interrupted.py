@@ -16,7 +16,13 @@ from tests.unit.cli.test_entry import JOBS, kubeconfig
 #: Less than the time after which the program itself gives up on an answer.
 LIMIT_S = 15
 PODS = "/api/v1/namespaces/team-a/pods"
-START = "import sys; from understudy_cli.entry import main; sys.exit(main())"
+#: A shell's background jobs ignore SIGINT, and so do the tests among them.
+START = """
+import signal, sys
+from understudy_cli.entry import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(main())
+"""
 
 
 @pytest.mark.parametrize("words", [["logs", "llm"], ["stacks", "llm"]])
