@@ -68,6 +68,7 @@ def test_the_workers_save_after_the_terminal_was_closed(temporary: Path, options
     saved = temporary / "saved"
     pid, terminal = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and a run does, too
         words = command(temporary, SAVES, saved, *options)
         os.execvpe(words[0], words, environment(temporary))
     run = os.pidfd_open(pid)
@@ -77,7 +78,7 @@ def test_the_workers_save_after_the_terminal_was_closed(temporary: Path, options
     # then the run ends by SIGHUP with its grace period
     ended, _, _ = select.select([run], [], [], LIMIT_S)
     if not ended:
-        os.kill(pid, signal.SIGTERM)
+        os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     os.close(run)
     assert (os.waitstatus_to_exitcode(status), saved.exists()) == (130, True)

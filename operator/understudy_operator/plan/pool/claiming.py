@@ -19,10 +19,8 @@ job's pod comes from the uid of the pool's pod, so it cannot be created twice. W
 delayed (failed_starts.py), the job claims no spares for them.
 """
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from understudy_operator.plan.capacity.failed_starts import failed_in_a_row, plan_start_backoff
 from understudy_operator.plan.capacity.gang import unmark
@@ -112,7 +110,13 @@ def _end(pod: Pod) -> DeletePod:
 def _create(observed: Observed, spare: Pod, sidecar_image: str, now: float) -> Iterator[CreatePod]:
     if not observed.coordinator_address or not has_secrets(observed):
         return
-    manifest = _manifest(observed, spare, sidecar_image)
+    manifest = pod_manifest(
+        observed.job,
+        index=None,
+        serial=spare.uid,
+        coordinator_address=observed.coordinator_address,
+        sidecar_image=sidecar_image,
+    )
     require_node(manifest["spec"], spare.node)
     metadata = manifest["metadata"]
     metadata["labels"][names.LABEL_POOL_UID] = spare.labels[names.LABEL_JOB_UID]
@@ -121,20 +125,3 @@ def _create(observed: Observed, spare: Pod, sidecar_image: str, now: float) -> I
         metadata["annotations"][names.ANNOTATION_FAILED_STARTS] = str(in_a_row)
     unmark(manifest)
     yield CreatePod(manifest, f"it takes the place of {spare.name} of pool {pool_of(spare)} on {spare.node}")
-
-
-def _manifest(observed: Observed, spare: Pod, sidecar_image: str) -> dict[str, Any]:
-    """With a name that no other pod of the job has: the end of a name has only five characters."""
-    taken = {pod.name for pod in (*observed.pods, *observed.previous_pods)}
-    serials = (f"{spare.uid}-{number}" if number else spare.uid for number in itertools.count())
-    manifests = (
-        pod_manifest(
-            observed.job,
-            index=None,
-            serial=serial,
-            coordinator_address=observed.coordinator_address,
-            sidecar_image=sidecar_image,
-        )
-        for serial in serials
-    )
-    return next(manifest for manifest in manifests if manifest["metadata"]["name"] not in taken)

@@ -355,21 +355,6 @@ def test_the_jobs_pod_is_created_for_the_spares_node_once_the_kubelet_has_confir
     ], "a repeated creation has the same name"
 
 
-def test_a_spare_is_replaced_although_another_pod_of_the_job_has_the_name_of_the_pod_in_its_place():
-    # given a claimed spare that has ended; a failed pod of the job happens to have the name that its uid leads to
-    spare = ended(terminating(MINE))
-    (made,) = creations(one_lost(claimed=[spare]))
-    name = made.manifest["metadata"]["name"]
-    given = one_lost(claimed=[spare], pods=(A0, ended(a_pod(name))))
-
-    # then the job's pod gets another name, the same one at each try
-    (other,) = creations(given)
-    assert other.manifest["metadata"]["name"] != name
-    assert other.manifest["metadata"]["annotations"][names.ANNOTATION_CLAIMED_POD_UID] == MINE.uid
-    (again,) = creations(replace(given, entropy="other"))
-    assert again.manifest["metadata"]["name"] == other.manifest["metadata"]["name"]
-
-
 def test_the_spares_finalizer_is_removed_once_the_jobs_pod_exists():
     claimed = ended(terminating(MINE))
     given = one_lost(claimed=[claimed], pods=(A0, in_the_place_of(claimed)))
