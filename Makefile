@@ -17,7 +17,7 @@ help:  ## list all commands
 demo:  ## cause five kinds of faults in a training job on a real local Kubernetes; print a table and write build/demo.json
 	$(PY) -m tests.e2e.demo
 
-test:  ## run all tests that a change has to pass, in 25 minutes: check, integration, ui, simulation, torchrun, rollout, e2e
+test:  ## run all tests that a change has to pass, in half an hour: check, integration, ui, simulation, torchrun, rollout, e2e
 	$(PY) -m tests.all test
 
 smoke:  ## run check, integration and a short e2e test, for use while you write code
