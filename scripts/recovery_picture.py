@@ -20,7 +20,7 @@ ROW = re.compile(
     r"^(?P<act>\S.+?)\s{2,}\w+\s+\w+\s+(?P<detected>[\d.]+)\s+(?P<resumed>[\d.]+)\s+\d+\s+[\d.]+\s+[\d.]+$"
 )
 WIDTH, LEFT, RIGHT = 860, 190, 840
-FIRST_S, LAST_S = -1.5, 8.5
+FIRST_S, LAST_S = -0.8, 3.7
 TRAINS, WAITS, STALLS, STARTS, TEXT, FAINT, FAULT = (
     *("#0b6bcb", "#d9e8f7", "#eaeef2", "#f5d9a8"),
     *("#24292f", "#57606a", "#c62828"),

@@ -41,7 +41,10 @@ def find_access(kubeconfig: str, context: str, env: Mapping[str, str]) -> Access
         namespace = (SERVICE_ACCOUNT / "namespace").read_text().strip()
         return in_cluster(host, env.get("KUBERNETES_SERVICE_PORT", "443"), namespace)
     listed = ", ".join(map(str, paths))
-    raise WrongCall(f"there is no kubeconfig at {listed}: set KUBECONFIG, or use --kubeconfig")
+    raise WrongCall(
+        f"there is no kubeconfig at {listed}: set KUBECONFIG, or use --kubeconfig. "
+        "For a local run, use understudy local"
+    )
 
 
 def _exists(path: Path) -> bool:

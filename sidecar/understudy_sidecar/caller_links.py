@@ -1,8 +1,8 @@
 """The links of callers that have proved the key, for the core: it refers to them by number.
 
-Rules: effects are carried out in order, and all of them before the next event is read. With ten thousand members this
-takes a quarter of a second, and the answers of the first members would otherwise delay the messages to the last ones: a
-round would start twice as late. A message to many links is encoded once.
+Rules: effects are carried out in order, and all of them before the next event is read: the answers of the first members
+do not delay the messages to the last ones. With ten thousand members this takes about a quarter of a second. A message
+to many links is encoded once.
 """
 
 import logging

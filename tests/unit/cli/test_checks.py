@@ -116,7 +116,7 @@ def test_each_shard_has_a_leader_of_its_own() -> None:
 
 
 def test_operators_with_the_same_name_in_two_namespaces_have_a_leader_each() -> None:
-    # given two installations, each of which watches some namespaces, and one of which has no leader
+    # given two installations in one cluster, for different namespaces. The second one has no leader
     leases = {("blue", "understudy-operator"): samples.a_lease("a"), ("red", "understudy-operator"): None}
     first, second = found(leases=leases)["Leader"]
     assert (first.level, second.level) == (Level.OK, Level.ERROR)

@@ -753,7 +753,7 @@ def test_if_the_workers_of_no_pod_start_no_pod_is_lost() -> None:
 
 
 def test_if_the_workers_of_all_pods_start_late_no_pod_is_lost() -> None:
-    # given a round of three pods, of which none starts its workers for four minutes, because their file system hangs
+    # given a round of three pods. For four minutes, no pod starts its workers, because their file system hangs
     driven = running(actives=3)
     driven.fail_worker("active-1")
     everyone = ("active-0", "active-1", "active-2", "spare-0")

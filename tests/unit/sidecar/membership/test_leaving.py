@@ -86,7 +86,7 @@ def test_a_member_that_has_its_order_to_save_does_not_get_it_again() -> None:
 
 
 def test_if_the_report_of_a_save_is_lost_the_next_round_follows_when_the_member_connects_again() -> None:
-    # given a member that has gone, and two others that were drained, of which active-2 has not reported its save
+    # given a member that has gone, and two others that were drained. active-2 has not reported its save
     driven = running(3)
     driven.receive("active-0", LEAVING)
     drained(driven, "active-1")
