@@ -1060,6 +1060,11 @@ REFUSED_LATER: dict[str, tuple[Change, str, str]] = {
         "spec.replicatedJobs",
         "replicatedJobs is immutable while the job runs: set suspend to true to change it, or delete the",
     ),
+    "another order of the containers": (
+        lambda job: pod_spec(job)["containers"].reverse(),
+        "spec.replicatedJobs",
+        "replicatedJobs is immutable while the job runs",
+    ),
     "more replicas": (
         lambda job: replicated_job(job).update(replicas=3),
         "spec.replicatedJobs",
