@@ -22,6 +22,7 @@ from tests.integration.trainingjob_cases import (
     UNKNOWN_FIELDS,
     Change,
     Manifest,
+    another,
     changed,
     job_spec,
     pod_spec,
@@ -289,6 +290,33 @@ def test_fields_that_pods_depend_on_can_be_changed_while_the_job_is_suspended_an
     again = cluster.kubectl("apply", "-f", "-", stdin=changed(lambda _: None, name="suspended"))
     assert again.returncode != 0
     assert "replicatedJobs is immutable while the job runs" in again.stderr
+
+
+@pytest.mark.parametrize("suspend", [False, True], ids=["running", "suspended"])
+def test_the_order_of_replicatedjobs_can_be_changed_only_while_the_job_is_suspended(
+    cluster: "ApiServer", suspend: bool
+) -> None:
+    """It decides the ranks of pods, the indexes of Jobs, and with InOrder their start."""
+    # given a TrainingJob with two replicatedJobs
+    name = f"order-{suspend}".lower()
+
+    def two(job: Manifest) -> None:
+        job["spec"] |= {"suspend": suspend, "replicatedJobs": [replicated_job(job), another(job, "others")]}
+        job["spec"]["launcher"]["targetReplicatedJobs"] = ["workers", "others"]
+
+    def reversed_two(job: Manifest) -> None:
+        two(job)
+        job["spec"]["replicatedJobs"].reverse()
+
+    created = cluster.kubectl("apply", "-f", "-", stdin=changed(two, name=name))
+    assert created.returncode == 0, created.stderr
+
+    # when they are applied in the other order
+    applied = cluster.kubectl("apply", "--dry-run=server", "-f", "-", stdin=changed(reversed_two, name=name))
+
+    # then the job accepts that only while it is suspended
+    assert (applied.returncode == 0) == suspend, applied.stderr
+    assert suspend or "replicatedJobs is immutable while the job runs" in applied.stderr
 
 
 @pytest.fixture(scope="module")

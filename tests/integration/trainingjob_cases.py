@@ -138,6 +138,14 @@ def without_launcher(manifest: Manifest) -> Manifest:
     return manifest
 
 
+def long_name_without_indexes(manifest: Manifest, characters: int) -> None:
+    """The names of its Jobs have 10 characters more: -workers-1."""
+    without_launcher(manifest)
+    manifest["metadata"]["name"] = "n" * characters
+    del job_spec(manifest)["completions"]
+    job_spec(manifest)["completionMode"] = "NonIndexed"
+
+
 def unchanged(manifest: Manifest) -> None:
     """No change."""
 
@@ -717,6 +725,11 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         "metadata.name is too long: pods are named "
         "<job>-<replicatedJob>-<jobIndex>-<podIndex>-<5 characters>, in at most 63",
     ),
+    "a name that is too long with the index of a Job": (
+        lambda job: long_name_without_indexes(job, 54),
+        "metadata.name",
+        "metadata.name is too long: pods are named ",
+    ),
     "a name with a dot": (
         lambda job: job["metadata"].update(name="llm.v2"),
         "metadata.name",
@@ -820,6 +833,15 @@ REFUSED |= {
         lambda job: job["spec"].update(failurePolicy={"rules": [{"name": "a", "action": "FailJobSet"}] * 2}),
         "spec.failurePolicy.rules",
         "failurePolicy.rules[].name must be unique: rename one of the rules, or leave out the name",
+    ),
+    "a rule called as one with an empty name is by default": (
+        lambda job: job["spec"].update(
+            failurePolicy={
+                "rules": [{"name": "failurePolicyRule1", "action": "FailJobSet"}, {"name": "", "action": "FailJobSet"}]
+            }
+        ),
+        "spec.failurePolicy.rules",
+        "failurePolicy.rules[].name cannot be the name that another rule has by default",
     ),
     "a rule called as another one is by default": (
         lambda job: job["spec"].update(
@@ -955,6 +977,10 @@ ACCEPTED: dict[str, Change] = {
         two(job, replicas=0),
         job["spec"]["replicatedJobs"][1]["template"]["spec"].update(completionMode="NonIndexed", parallelism=0),
     ),
+    "a long name without indexes of pods": lambda job: long_name_without_indexes(job, 53),
+    "rules with empty names, as Go programs write them": lambda job: job["spec"].update(
+        failurePolicy={"rules": [{"name": "", "action": "FailJobSet"}, {"name": "", "action": "RestartJobSet"}]}
+    ),
     "pods that train of two kinds": lambda job: (
         two(job),
         job["spec"]["launcher"].update(targetReplicatedJobs=["driver", "workers"]),
@@ -1059,6 +1085,11 @@ REFUSED_LATER: dict[str, tuple[Change, str, str]] = {
         lambda job: trainer(job).update(image="example.com/trainer:2"),
         "spec.replicatedJobs",
         "replicatedJobs is immutable while the job runs: set suspend to true to change it, or delete the",
+    ),
+    "another order of the containers": (
+        lambda job: pod_spec(job)["containers"].reverse(),
+        "spec.replicatedJobs",
+        "replicatedJobs is immutable while the job runs",
     ),
     "more replicas": (
         lambda job: replicated_job(job).update(replicas=3),

@@ -53,8 +53,8 @@ def view_of(store: Store, keyring: Keyring, namespace: str, name: str) -> PoolVi
     pool = store.fact(Kind.POOL, (namespace, name), read_pool)
     if pool is None:
         return PoolView(name, False)
-    wanted = pool.replicas
-    if pool.auto_size is not None:
+    wanted = 0 if pool.deleting else pool.replicas
+    if pool.auto_size is not None and not pool.deleting:
         wanted = pool.auto_size.least if pool.status.desired is None else pool.status.desired
     owner = (namespace, pool.uid)
     pods = pods_of_pool(store, owner)
@@ -86,10 +86,12 @@ def claimed_pods(store: Store, key: Key) -> tuple[Pod, ...]:
 
 
 def claimants(store: Store, namespace: str) -> frozenset[str]:
-    """Uids of the namespace's jobs that may still need their claims."""
+    """Uids of the namespace's jobs that may still need their claims: also of those that the store does not keep."""
     found = (store.get(Kind.JOB, key) for key in store.keys_in(Kind.JOB, namespace))
     jobs = [raw for raw in found if raw is not None]
-    return frozenset(str(raw["metadata"].get("uid", "")) for raw in jobs if _may_want_claims(store, raw))
+    kept = {str(raw["metadata"].get("uid", "")) for raw in jobs if _may_want_claims(store, raw)}
+    malformed = (entry for entry in store.malformed(Kind.JOB) if entry.namespace == namespace)
+    return frozenset(kept | {x.uid for x in malformed if store.get(Kind.JOB, (namespace, x.name)) is None})
 
 
 def clients(store: Store, pool: Pool) -> tuple[Client, ...]:

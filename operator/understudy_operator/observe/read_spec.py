@@ -20,10 +20,10 @@ SUSPENDED_ONLY_OF_RECOVERY = ("coordinatorLossTimeout", "launcherTimeout")
 
 def read_spec(raw: Raw) -> JobSpec:
     spec, metadata = raw["spec"], raw["metadata"]
-    placed = _exclusive(metadata)
-    replicated = tuple(_replicated_job(entry, placed) for entry in spec["replicatedJobs"])
+    annotations = metadata.get("annotations") or {}
+    replicated = tuple(_replicated_job(entry, annotations) for entry in spec["replicatedJobs"])
     name = metadata.get("name") or metadata.get("generateName", "")
-    choice = choose_launcher(name, spec, metadata.get("annotations") or {})
+    choice = choose_launcher(name, spec, annotations)
     return JobSpec(
         replicated_jobs=replicated,
         world=_world(spec, replicated) if choice.has_launcher else None,
@@ -42,7 +42,8 @@ def read_spec(raw: Raw) -> JobSpec:
     )
 
 
-def _replicated_job(entry: Raw, placed: facts.Exclusive | None) -> ReplicatedJob:
+def _replicated_job(entry: Raw, of_job: Raw) -> ReplicatedJob:
+    """of_job: the annotations of the TrainingJob."""
     waits_for = entry.get("dependsOn", ())
     return ReplicatedJob(
         name=entry["name"],
@@ -50,15 +51,18 @@ def _replicated_job(entry: Raw, placed: facts.Exclusive | None) -> ReplicatedJob
         replicas=int(entry.get("replicas", 1)),
         group=entry.get("groupName", facts.DEFAULT_GROUP),
         depends_on=tuple(facts.Dependency(x["name"], facts.DependencyStatus(x["status"])) for x in waits_for),
-        exclusive=_exclusive(entry["template"].get("metadata", {})) or placed,
+        exclusive=_exclusive(of_job, entry["template"].get("metadata", {}).get("annotations", {})),
     )
 
 
-def _exclusive(metadata: Raw) -> facts.Exclusive | None:
-    annotations = metadata.get("annotations", {})
-    if EXCLUSIVE not in annotations:
+def _exclusive(of_job: Raw, of_template: Raw) -> facts.Exclusive | None:
+    """As in JobSet, a template may override the topology key of the job, and the node selector of either counts. That
+    of the job counts only beside a topology key of the job.
+    """
+    key = of_template.get(EXCLUSIVE, of_job.get(EXCLUSIVE))
+    if key is None:
         return None
-    return facts.Exclusive(annotations[EXCLUSIVE], NODE_SELECTOR in annotations)
+    return facts.Exclusive(key, NODE_SELECTOR in of_template or (EXCLUSIVE in of_job and NODE_SELECTOR in of_job))
 
 
 def _network(network: Raw) -> facts.Network:

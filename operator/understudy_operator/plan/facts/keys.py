@@ -19,6 +19,8 @@ EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 NODE_SELECTOR = "alpha.jobset.sigs.k8s.io/node-selector"
 NAMESPACED_JOB = "alpha.jobset.sigs.k8s.io/namespaced-job"
 NO_SCHEDULE = "alpha.jobset.sigs.k8s.io/no-schedule"
+#: Annotations of pods that JobSet places. Its webhook, if it is installed, rejects such a pod without an index.
+PLACEMENT = (EXCLUSIVE, NODE_SELECTOR)
 
 JOB_NAME = "batch.kubernetes.io/job-name"
 CONTROLLER_UID = "batch.kubernetes.io/controller-uid"

@@ -6,7 +6,7 @@ Rules:
 - A running Job is never changed. It is deleted if the operator missed a suspension (missed_changes.py).
 - A Job that is resumed gets the mutable fields of a suspended Job (labels, annotations, nodeSelector, tolerations,
   schedulingGates of its pods) from the current spec, and keeps the entries that others have added there. A Job that
-  differs in any other field is recreated.
+  differs in any other field, or in its own queue, labels or annotations, is recreated.
 - After the end of the job, the operator deletes Jobs that have not ended.
 - A server of `rollouts` whose Job is complete has exited with code 0, for example because its pod was evicted. No pod
   would replace it, so the operator recreates the Job, unless the success policy waits for it.
@@ -34,14 +34,12 @@ from understudy_operator.plan.manifests.child_jobs import (
     read_written,
 )
 from understudy_operator.plan.manifests.metadata import job_name
+from understudy_operator.plan.manifests.podspec import claim_name
 from understudy_operator.plan.times.reconcile_clock import is_due
-from understudy_protocol import pod as names
 
 #: A server that exits with 0 at each start is started this often. Meanwhile the job may end.
 EXITED_S = 10.0
 EXITED = "its server has exited with code 0, and the training still needs it"
-#: Annotations of a Job that a resumption updates.
-UPDATED_ANNOTATIONS = (names.ANNOTATION_SPEC_HASH, names.ANNOTATION_WRITTEN_FIELDS)
 
 
 def plan_children(observed: Observed, sidecar_image: str, now: float) -> tuple[JobIntent, ...]:
@@ -94,8 +92,18 @@ def waits_for_previous_attempt(observed: Observed) -> bool:
     return has_previous_jobs or any(not pod.is_done for pod in observed.previous_pods)
 
 
+def waits_for_claims(observed: Observed) -> bool:
+    """Whether a claim that is deleted with the job does not exist yet. Pods would mount a claim of its name, even if
+    another object owns it. A job that has started needs its pods, also if somebody has changed the owner since.
+    """
+    if observed.job.status.start_time is not None:
+        return False
+    own_claims = (claim for claim in observed.job.spec.claims if not claim.retained)
+    return any(claim_name(observed.job, claim.name) not in observed.claims for claim in own_claims)
+
+
 def _create(observed: Observed, sidecar_image: str) -> Iterator[CreateJob]:
-    if waits_for_previous_attempt(observed) or observed.spec_error:
+    if waits_for_previous_attempt(observed) or waits_for_claims(observed) or observed.spec_error:
         return
     existing = {child.name for child in observed.children}
     for group in _started(observed):
@@ -120,7 +128,7 @@ def _started(observed: Observed) -> list[ReplicatedJob]:
 
 
 def _resume(observed: Observed, current: Sequence[ChildJob], sidecar_image: str) -> Iterator[JobIntent]:
-    if observed.job.spec.suspend or observed.spec_error:
+    if observed.job.spec.suspend or waits_for_claims(observed) or observed.spec_error:
         return
     started = {group.name: group for group in _started(observed)}
     for child in current:
@@ -131,8 +139,8 @@ def _resume(observed: Observed, current: Sequence[ChildJob], sidecar_image: str)
             yield _delete(child, "its template has changed while it was suspended")
         else:
             template = merge_template(child.template, wanted["spec"]["template"], read_written(child.written_fields))
-            notes = {name: wanted["metadata"]["annotations"][name] for name in UPDATED_ANNOTATIONS}
-            patch = {"metadata": {"annotations": notes}, "spec": {"suspend": False, "template": template}}
+            metadata = {field: wanted["metadata"][field] for field in MUTABLE_METADATA}  # other Jobs may be new or gone
+            patch = {"metadata": metadata, "spec": {"suspend": False, "template": template}}
             yield PatchJob(child.name, patch, "the job is resumed", restarts_clock=child.started_at > 0)
 
 

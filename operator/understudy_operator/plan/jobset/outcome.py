@@ -8,6 +8,7 @@
     the restart counts, and maxRestarts are spent          Failed
     a weight update has failed (rollouts.py)               a restart of the rollouts; Failed if maxRestarts are spent
     Jobs have succeeded as the success policy requires     Completed
+    a Job has succeeded, and the policy requires none      Completed
 
 Rules: a failure has precedence over a success. A rule applies by the failure's reason, its message and the
 replicatedJob. The first rule that applies counts; among the Jobs that it applies to, the first that failed. The world
@@ -32,6 +33,7 @@ from understudy_operator.plan.jobset.views import EXHAUSTED, JobPhase, JobView, 
 
 COMPLETED_REASON = "AllJobsCompleted"
 COMPLETED = "all Jobs that the success policy names have succeeded"
+COMPLETED_WITHOUT_TARGETS = "a Job has succeeded, and the replicatedJobs that the success policy names have no Jobs"
 
 
 @dataclass(frozen=True)
@@ -82,17 +84,17 @@ def outcome(observed: Observed) -> Outcome | None:
 def _completion_message(observed: Observed, jobs: Iterable[JobView]) -> str:
     policy = observed.job.spec.success
     if policy.operator is SuccessOperator.ALL:
-        return COMPLETED
+        return COMPLETED if any(_is_target(policy, view.group) for view in jobs) else COMPLETED_WITHOUT_TARGETS
     first = next(view for view in jobs if view.phase is JobPhase.SUCCEEDED and _is_target(policy, view.group))
     return f"Job {first.name} has succeeded, and the success policy needs only one Job"
 
 
 def _succeeded(spec: JobSpec, jobs: Iterable[JobView]) -> bool:
-    policy = spec.success
-    count = sum(view.phase is JobPhase.SUCCEEDED and _is_target(policy, view.group) for view in jobs)
+    policy, succeeded = spec.success, [view for view in jobs if view.phase is JobPhase.SUCCEEDED]
+    count = sum(_is_target(policy, view.group) for view in succeeded)
     if policy.operator is SuccessOperator.ANY:
         return count >= 1
-    return 0 < sum(x.replicas for x in spec.replicated_jobs if _is_target(policy, x.name)) <= count
+    return bool(succeeded) and sum(x.replicas for x in spec.replicated_jobs if _is_target(policy, x.name)) <= count
 
 
 def _is_target(policy: SuccessPolicy | FailureRule, group: str) -> bool:

@@ -15,6 +15,7 @@ from understudy_operator.plan.facts.trainer import describe_own_ranks, kubelet_r
 from understudy_operator.plan.jobset.patterns import invalid_pattern
 from understudy_operator.plan.jobset.startup import dependency_cycle
 from understudy_operator.plan.manifests.metadata import coordinator_endpoint
+from understudy_operator.plan.manifests.object_names import coordinator_service_name
 from understudy_operator.plan.manifests.pods import own_name, private_mount
 
 LONGEST_LABEL = 63
@@ -45,6 +46,7 @@ def find_spec_errors(name: str, spec: JobSpec) -> Iterator[SpecError]:
         yield SpecError(waiting, changeable=True)
     yield from _claims(spec)
     yield from _coordinator(name, spec)
+    yield from _subdomain(name, spec)
     yield from _counts(spec)
     yield from _rule_names(spec)
     yield from _restarts(spec)
@@ -85,6 +87,17 @@ def _coordinator(name: str, spec: JobSpec) -> Iterator[SpecError]:
         yield SpecError(
             f"coordinator: the label {keys.COORDINATOR} would be {label}, of {len(label)} characters; at most "
             f"{LONGEST_LABEL} are allowed: shorten metadata.name, replicatedJobs[].name or network.subdomain"
+        )
+
+
+def _subdomain(name: str, spec: JobSpec) -> Iterator[SpecError]:
+    """Hostnames need a headless Service. The coordinator's Service has an address, and without an error nothing would
+    report that no hostname resolves.
+    """
+    taken = coordinator_service_name(name)
+    if spec.world is not None and spec.network.hostnames and spec.network.subdomain == taken:
+        yield SpecError(
+            f"network.subdomain: {taken} is the name of the Service of the job's coordinator: choose another name"
         )
 
 

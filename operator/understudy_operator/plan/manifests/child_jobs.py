@@ -1,8 +1,9 @@
 """The manifests of child Jobs and of volume claims: the user's templates, with JobSet's additions.
 
-The fingerprint covers all fields of a Job that are immutable while it is suspended: a Job with another fingerprint has
-to be recreated. An annotation records the mutable fields as this operator has written them. So a resumption can remove
-a field that the spec no longer has, and keep the fields that others have added.
+The fingerprint covers all fields of a Job that are immutable while it is suspended, and the labels and annotations that
+users choose for the Job itself, with its queue: a Job with another fingerprint has to be recreated. An annotation
+records the mutable fields of its pods as this operator has written them. So a resumption can remove a field that the
+spec no longer has, and keep the fields that others have added.
 """
 
 import copy
@@ -35,7 +36,10 @@ def job_manifest(job: Job, group: ReplicatedJob, index: int, sidecar_image: str 
         spec["completionMode"] = "Indexed"
         spec.setdefault("completions", group.parallelism)  # required for an indexed Job
     template = spec["template"]
-    template["metadata"] = _metadata(job, group, index, template.get("metadata", {}))
+    template["metadata"] = {
+        **template.get("metadata", {}),
+        **_metadata(job, group, index, template.get("metadata", {})),
+    }
     template["spec"].setdefault("restartPolicy", "OnFailure")
     podspec.complete_spec(template["spec"], job, group, index)
     add_gateway(template["spec"], job, group, sidecar_image)
@@ -43,7 +47,7 @@ def job_manifest(job: Job, group: ReplicatedJob, index: int, sidecar_image: str 
     job_metadata["labels"][names.LABEL_JOB_UID] = job.uid
     job_metadata["labels"] |= {} if job.queue is None else job.queue.labels
     job_metadata["annotations"] |= {
-        FINGERPRINT: job_fingerprint(spec),
+        FINGERPRINT: job_fingerprint(spec, _chosen_metadata(job, group)),
         names.ANNOTATION_SPEC_HASH: group.template_hash,
         names.ANNOTATION_WRITTEN_FIELDS: _encode_written(template),
     }
@@ -80,15 +84,23 @@ def claim_manifest(job: Job, claim: VolumeClaim) -> dict[str, Any]:
     }
 
 
-def job_fingerprint(spec: Mapping[str, Any]) -> str:
-    """The fingerprint of a Job's spec."""
+def job_fingerprint(spec: Mapping[str, Any], chosen_metadata: Mapping[str, Any]) -> str:
+    """The fingerprint of a Job. chosen_metadata: its labels and annotations that users choose."""
     template = spec["template"]
     fixed = {
+        **({"job": dict(chosen_metadata)} if chosen_metadata else {}),
         **{name: value for name, value in spec.items() if name not in ("suspend", "template")},
         "metadata": {x: y for x, y in template.get("metadata", {}).items() if x not in MUTABLE_METADATA},
         "pod": {name: value for name, value in template["spec"].items() if name not in MUTABLE_SPEC},
     }
     return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _chosen_metadata(job: Job, group: ReplicatedJob) -> dict[str, Any]:
+    """The labels and annotations of its Jobs that users choose, without empty ones."""
+    labels = {**group.job_metadata.get("labels", {}), **({} if job.queue is None else job.queue.labels)}
+    chosen = {"labels": labels, "annotations": group.job_metadata.get("annotations", {})}
+    return {field: values for field, values in chosen.items() if values}
 
 
 def _encode_written(template: Mapping[str, Any]) -> str:

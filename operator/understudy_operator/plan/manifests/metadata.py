@@ -46,9 +46,9 @@ def jobset_labels(job: Job, group: ReplicatedJob, index: int | None) -> dict[str
 
 
 def jobset_annotations(job: Job, group: ReplicatedJob, index: int | None) -> dict[str, str]:
-    """The labels, and the placement of Jobs."""
+    """The labels, and the placement of Jobs. A spare may run anywhere."""
     values = jobset_labels(job, group, index)
-    if group.exclusive is not None:
+    if group.exclusive is not None and index is not None:
         values[keys.EXCLUSIVE] = group.exclusive.topology_key
         if group.exclusive.node_selector:
             values[keys.NODE_SELECTOR] = "true"

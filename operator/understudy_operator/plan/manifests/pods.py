@@ -148,6 +148,8 @@ def _metadata(
     labels = {**from_job.get("labels", {}), **given.get("labels", {}), **metadata.jobset_labels(job, group, job_index)}
     annotations = {**from_job.get("annotations", {}), **given.get("annotations", {})}
     annotations.pop(names.ANNOTATION_DRAIN, None)  # for one pod: in a template it would drain each pod of the job
+    for placement in keys.PLACEMENT if place is None else ():
+        annotations.pop(placement, None)
     annotations |= metadata.jobset_annotations(job, group, job_index) | {
         names.ANNOTATION_SPEC_HASH: job.world.template_hash
     }

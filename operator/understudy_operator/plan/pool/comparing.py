@@ -13,6 +13,7 @@ from typing import Any
 from understudy_operator.plan.capacity.gang import SCHEDULERS_MARKS, unmark
 from understudy_operator.plan.facts.host_ports import without_host_ports
 from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.keys import PLACEMENT
 from understudy_operator.plan.facts.pool_facts import Pool
 from understudy_operator.plan.facts.spec import SharedMemory
 from understudy_operator.plan.facts.trainer import AUTO, TORCHRUN, WRAP, words_of
@@ -61,9 +62,7 @@ def _differences(job: Job, pool: Pool) -> Iterator[str]:
     if settings != (_words(spares), plain_variables(spares)) and _EXPANDS in str(settings):
         yield "the trainer's command, args or variables use $(NAME), which only a kubelet expands"
     yield from _spec_differences(_compared(job_value, trainer), _compared(pool_value, spares), "spec")
-    yield from _spec_differences(
-        _annotations(job), dict(pool.template.get("metadata", {}).get("annotations", {})), "annotations"
-    )
+    yield from _spec_differences(_annotations(job), _annotations_of_pool(pool), "annotations")
 
 
 def _settings(job: Job, pool: Pool) -> Iterator[tuple[str, Any, Any]]:
@@ -134,7 +133,12 @@ def _annotations(job: Job) -> dict[str, str]:
         **group.job_metadata.get("annotations", {}),
         **group.pod_template.get("metadata", {}).get("annotations", {}),
     }
-    return {name: value for name, value in annotations.items() if name not in SCHEDULERS_MARKS}
+    return {name: value for name, value in annotations.items() if name not in (*SCHEDULERS_MARKS, *PLACEMENT)}
+
+
+def _annotations_of_pool(pool: Pool) -> dict[str, str]:
+    annotations = pool.template.get("metadata", {}).get("annotations", {})
+    return {name: value for name, value in annotations.items() if name not in PLACEMENT}
 
 
 def _spec_differences(job_value: Any, pool_value: Any, path: str) -> Iterator[str]:

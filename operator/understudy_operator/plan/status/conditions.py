@@ -76,7 +76,7 @@ def plan_conditions(observed: Observed, status: JobStatus, result: Outcome | Non
         ("Failed", phase == "Failed", *((reason, message) if phase == "Failed" else (phase, ""))),
         *(_keep_conditions(before, "Suspended", *STARTUP) if observed.job.terminal else ()),
         *_suspended(observed, before),
-        *_startup(observed),
+        *_startup(observed, before),
         *quota_reserved(observed),
         _refusal_condition("Invalid", observed, lasting=True, before=before),
         _refusal_condition("Blocked", observed, lasting=False, before=before),
@@ -166,9 +166,13 @@ def _suspended(observed: Observed, before: Mapping[str, Condition]) -> Iterator[
         yield "Suspended", False, "ResumeJobs", "the job is resumed"
 
 
-def _startup(observed: Observed) -> Iterator[DesiredCondition]:
+def _startup(observed: Observed, before: Mapping[str, Condition]) -> Iterator[DesiredCondition]:
+    """As in JobSet, a suspended job keeps the conditions of its start."""
     spec = observed.job.spec
-    if not spec.in_order or spec.suspend or observed.job.terminal:
+    if not spec.in_order or observed.job.terminal:
+        return
+    if spec.suspend:
+        yield from (unchanged(before[kind]) for kind in STARTUP if kind in before)
         return
     progress = startup(spec, group_counts(observed))
     message = f"waiting for {progress.waits_for}" if not progress.is_complete else ""

@@ -45,7 +45,7 @@ from understudy_operator.plan.faults.avoidance import (
 )
 from understudy_operator.plan.faults.drains import drained_spares
 from understudy_operator.plan.intents import CreatePod, DeletePod, PatchPod, PodIntent, ReleasePod
-from understudy_operator.plan.jobset.children import waits_for_previous_attempt
+from understudy_operator.plan.jobset.children import waits_for_claims, waits_for_previous_attempt
 from understudy_operator.plan.jobset.startup import startup
 from understudy_operator.plan.jobset.views import group_counts
 from understudy_operator.plan.manifests.pods import pod_manifest, trainer_of
@@ -142,9 +142,9 @@ def _missing(observed: Observed, now: float) -> Iterator[Opening]:
 
 
 def may_start(observed: Observed) -> bool:
-    """Whether the world may have pods: the job is not suspended, and the dependencies are met."""
+    """Whether the world may have pods: the job is not suspended, its claims exist, and the dependencies are met."""
     job = observed.job
-    if job.spec.suspend or observed.spec_error or waits_for_previous_attempt(observed):
+    if job.spec.suspend or observed.spec_error or waits_for_previous_attempt(observed) or waits_for_claims(observed):
         return False
     return job.round >= 0 or job.world.groups[0].name in startup(job.spec, group_counts(observed)).started
 

@@ -1055,6 +1055,26 @@ async def test_a_volume_claim_that_outlives_jobs_is_reused_unchanged(world: Worl
     assert world.api.calls.count(("POST", f"{claims}/data-llm")) == 1
 
 
+async def test_no_pod_mounts_a_volume_claim_of_somebody_else_that_the_job_would_delete(world: World):
+    # given a claim of somebody else, with the name of a claim that is deleted with the job
+    claim = "/api/v1/namespaces/research/persistentvolumeclaims/data-llm"
+    world.api.put(claim, {"kind": "PersistentVolumeClaim", "metadata": {"namespace": "research"}})
+    without_launcher(world, volumeClaimPolicies=[{"templates": [{"metadata": {"name": "data"}, "spec": {}}]}])
+    async with at_work(world):
+        # when the job is reconciled, then the condition reports the claim, and there is no Job
+        def invalid() -> str:
+            conditions = world.api.objects[PATH].get("status", {}).get("conditions", ())
+            return "".join(x["message"] for x in conditions if x["type"] == "Invalid")
+
+        await world.until(lambda: "PersistentVolumeClaim data-llm exists and does not belong to this job" in invalid())
+        assert f"{JOBS}/llm-workers-0" not in world.api.objects
+
+        # when that claim is gone, then the job creates its own, and its Job
+        del world.api.objects[claim]
+        await world.until(lambda: f"{JOBS}/llm-workers-0" in world.api.objects)
+        assert world.api.objects[claim]["metadata"]["ownerReferences"][0]["uid"] == "job-uid"
+
+
 async def test_lines_to_members_of_a_previous_attempt_are_recreated(world: World, links: list[FakeLink]):
     world.apply_job(status={"round": 0, "coordinator": {"epoch": 1, "term": 1, "podUID": "a", "podName": "a"}})
     async with at_work(world):

@@ -20,6 +20,7 @@ from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan.pool.reconcile_pool import reconcile_pool
 from understudy_operator.runtime.api import ApiError
 from understudy_operator.runtime.clock import Clock
+from understudy_operator.runtime.decoding import unreadable
 from understudy_protocol import pod as names
 
 LONGEST_PAUSE_S = 0.5
@@ -271,6 +272,36 @@ async def test_the_claim_of_a_job_is_released_once_it_has_ended_or_is_suspended(
             return str(labels.get(names.LABEL_CLAIMED_BY_UID, ""))
 
         await world.until(lambda: claimant() == ("job-uid" if kept else ""))
+
+
+async def test_the_claim_of_a_job_that_became_too_large_for_the_operator_stays_until_the_job_is_deleted(world: World):
+    # given a job that has claimed a spare
+    metadata = {"namespace": "research", "name": "llm", "uid": "job-uid", "resourceVersion": "1"}
+    job = {"metadata": {**metadata, "creationTimestamp": CREATED}, "spec": {"replicatedJobs": []}}
+    world.store.put(Kind.JOB, job)
+    world.apply(replicas=1)
+    async with at_work(world) as worker:
+        await world.until(lambda: len(world.pods()) == 1)
+        (name,) = (pod["metadata"]["name"] for pod in world.pods())
+        world.claim(name, "job-uid")
+
+        # when the namespace has too many objects, so the store does not keep the newest state of the job
+        world.store.put(Kind.JOB, unreadable({**metadata, "resourceVersion": "2"}, "it takes too much memory"))
+        assert world.store.get(Kind.JOB, ("research", "llm")) is None
+        worker.enqueue()
+        await world.until(lambda: world.status().get("claimed") == 1)
+
+        # then the claim stays
+        def is_claimed() -> bool:
+            labels = world.api.objects[f"{PODS}/{name}"]["metadata"]["labels"]
+            return str(labels.get(names.LABEL_CLAIMED_BY_UID, "")) == "job-uid"
+
+        assert is_claimed()
+
+        # and is released when the job is deleted
+        world.store.remove(Kind.JOB, job)
+        worker.enqueue()
+        await world.until(lambda: not is_claimed())
 
 
 async def test_a_warm_pool_gets_its_key_before_its_spares(world: World):

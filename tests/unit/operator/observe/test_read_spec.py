@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from understudy_operator.observe.read_spec import read_spec
 from understudy_operator.plan.facts import spec as facts
 from understudy_operator.plan.facts.keys import EXCLUSIVE, NODE_SELECTOR
@@ -109,13 +111,32 @@ def test_the_other_fields_of_a_jobset_are_read():
     assert spec.claims == (facts.VolumeClaim("cache", claim, retained=True),)
 
 
-def test_jobsets_annotations_of_the_job_or_of_a_template_request_exclusive_placement():
-    of_its_own = entry("leader")
-    of_its_own["template"]["metadata"] = {"annotations": {EXCLUSIVE: "zone"}}
-    groups = [of_its_own, entry("workers")]
-    both = spec_of({EXCLUSIVE: "rack", NODE_SELECTOR: "true"}, replicatedJobs=groups).replicated_jobs
-    assert [group.exclusive for group in both] == [facts.Exclusive("zone"), facts.Exclusive("rack", node_selector=True)]
-    assert spec_of().replicated_jobs[0].exclusive is None
+RACK, ZONE, SELECTOR = {EXCLUSIVE: "rack"}, {EXCLUSIVE: "zone"}, {NODE_SELECTOR: "true"}
+
+
+@pytest.mark.parametrize(
+    ("of_job", "of_template", "expected"),
+    [
+        ({}, {}, None),
+        (SELECTOR, {}, None),
+        ({}, SELECTOR, None),
+        (RACK, {}, facts.Exclusive("rack")),
+        ({}, ZONE, facts.Exclusive("zone")),
+        (RACK, ZONE, facts.Exclusive("zone")),
+        (RACK | SELECTOR, {}, facts.Exclusive("rack", node_selector=True)),
+        ({}, ZONE | SELECTOR, facts.Exclusive("zone", node_selector=True)),
+        (RACK | SELECTOR, ZONE, facts.Exclusive("zone", node_selector=True)),
+        (RACK, SELECTOR, facts.Exclusive("rack", node_selector=True)),
+        (SELECTOR, ZONE, facts.Exclusive("zone")),
+    ],
+)
+def test_exclusive_placement_comes_from_jobsets_annotations_of_the_job_and_of_the_template(
+    of_job: dict[str, str], of_template: dict[str, str], expected: facts.Exclusive | None
+):
+    """As in JobSet 0.12: labelAndAnnotateObject and constructJob."""
+    group = entry("workers")
+    group["template"]["metadata"] = {"annotations": of_template}
+    assert spec_of(of_job, replicatedJobs=[group]).replicated_jobs[0].exclusive == expected
 
 
 def test_rollouts_and_their_defaults_are_read():

@@ -1,11 +1,16 @@
 """The resumption of a suspended Job, and the patch that it gets. All else about child Jobs is in scenarios/."""
 
+from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from tests.unit.operator.given import IMAGE, NOW, a_group, a_job, observed
 from understudy_operator.observe.read_child import read_child
+from understudy_operator.plan.facts import keys
 from understudy_operator.plan.facts.observed import Observed
-from understudy_operator.plan.intents import JobIntent, PatchJob
+from understudy_operator.plan.facts.queue import Queue
+from understudy_operator.plan.intents import DeleteJob, JobIntent, PatchJob
 from understudy_operator.plan.jobset.children import merge_template, plan_children
 from understudy_operator.plan.manifests.child_jobs import job_manifest
 
@@ -33,6 +38,32 @@ def test_a_suspended_job_is_resumed_with_its_trainingjob():
 def test_no_job_is_resumed_while_the_spec_has_an_error():
     """The condition Invalid says that the job does not start."""
     assert planned(resumed(spec_error="replicatedJobs[1].replicas is 20001")) == ()
+
+
+@pytest.mark.parametrize("how", ["a queue", "a label", "an annotation"])
+def test_a_job_that_gets_another_queue_label_or_annotation_while_it_is_suspended_is_recreated(how: str):
+    """Kueue never sees a Job that is resumed without its queue."""
+    # given a suspended Job
+    given = resumed()
+    metadata = {"a label": {"labels": {"team": "a"}}, "an annotation": {"annotations": {"note": "a"}}}.get(how, {})
+    # when the job is resumed with a change
+    spec = replace(given.job.spec, replicated_jobs=(a_group(metadata=metadata),))
+    job = replace(given.job, spec=spec, queue=Queue("research") if how == "a queue" else None)
+    # then the Job is deleted, and the next reconcile creates it with the change
+    (intent,) = planned(replace(given, job=job))
+    assert isinstance(intent, DeleteJob)
+
+
+def test_a_resumed_job_gets_the_numbers_of_the_changed_spec():
+    # given a suspended Job, and a replicatedJob that was added before it
+    given = resumed()
+    spec = replace(given.job.spec, replicated_jobs=(a_group("driver", 3), a_group()))
+    # when the job is resumed
+    intents = planned(replace(given, job=replace(given.job, spec=spec)))
+    # then the labels of the Job and of its pods have the new index
+    (intent,) = [intent for intent in intents if isinstance(intent, PatchJob)]
+    for metadata in (intent.patch["metadata"], intent.patch["spec"]["template"]["metadata"]):
+        assert (metadata["labels"][keys.JOB_GLOBAL_INDEX], metadata["annotations"][keys.GLOBAL_REPLICAS]) == ("3", "4")
 
 
 def test_fields_of_other_writers_stay_unless_the_operator_sets_them():

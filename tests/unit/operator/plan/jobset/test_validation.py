@@ -50,6 +50,17 @@ def test_fields_that_need_a_launcher_are_rejected_in_a_job_without_one():
     assert find_messages(launcher=LauncherChoice(needing_fields=("spares", "faults"))) == []
 
 
+def test_the_subdomain_cannot_be_the_name_of_the_coordinators_service():
+    """The operator took that Service for the headless one of the hostnames, and none of them resolved."""
+    subdomain = Network(subdomain="llm-coordinator")
+    assert find_messages(network=subdomain) == [
+        "network.subdomain: llm-coordinator is the name of the Service of the job's coordinator: choose another name"
+    ]
+    assert find_messages(network=Network(subdomain="llm-net")) == []
+    assert find_messages(network=Network(hostnames=False, subdomain="llm-coordinator")) == []
+    assert find_messages(network=subdomain, world=None) == []
+
+
 DEEPSPEED = (
     "replicatedJobs[0].template.spec.template.spec.containers: deepspeed starts the processes of a pod itself, so each "
     "worker of the job would start a training of its own: make the script the command, such as [python3, train.py], "

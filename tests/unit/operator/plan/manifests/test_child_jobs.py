@@ -4,6 +4,7 @@ controller set.
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from tests.unit.operator.given import ADDRESS, IMAGE, TEMPLATE, a_group, a_job
 from understudy_operator.plan.facts import keys
 from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.queue import Queue
 from understudy_operator.plan.facts.spec import CoordinatorPod, Exclusive, Network, ReplicatedJob, VolumeClaim
 from understudy_operator.plan.manifests.child_jobs import FINGERPRINT, claim_manifest, job_fingerprint, job_manifest
 from understudy_operator.plan.manifests.pods import pod_manifest
@@ -78,6 +80,14 @@ def test_pods_of_a_child_job_have_its_labels_and_do_not_count_as_pods_of_the_wor
         names.LABEL_REPLICATED_JOB: "workers",
     }
     assert metadata["annotations"] == JOBSETS_LABELS
+
+
+def test_other_metadata_of_the_pod_template_stays():
+    template = {**TEMPLATE, "metadata": {"finalizers": ["example.com/billing"], "labels": {"a": "b"}}}
+    group = a_group(pod_template=template)
+    metadata = made(job_of(group), group, 0)["spec"]["template"]["metadata"]
+    assert metadata["finalizers"] == ["example.com/billing"]
+    assert metadata["labels"].items() >= {"a": "b", keys.JOB_INDEX: "0"}.items()
 
 
 def test_indexes_count_over_the_job_and_within_the_group():
@@ -194,8 +204,22 @@ def test_the_fingerprint_omits_fields_that_may_be_changed_while_the_job_is_suspe
     selected = changed(nodeSelector={"pool": "a"}, tolerations=[{"key": "t"}], schedulingGates=[{"name": "g"}])
     assert selected["metadata"]["annotations"][FINGERPRINT] == annotations
     assert changed(containers=[])["metadata"]["annotations"][FINGERPRINT] != annotations
-    assert job_fingerprint({**changed()["spec"], "suspend": True}) == annotations
-    assert job_fingerprint({**changed()["spec"], "backoffLimit": 9}) != annotations
+    assert job_fingerprint({**changed()["spec"], "suspend": True}, {}) == annotations
+    assert job_fingerprint({**changed()["spec"], "backoffLimit": 9}, {}) != annotations
+
+
+def test_the_fingerprint_has_the_labels_annotations_and_queue_that_users_choose_for_a_job():
+    def fingerprint(queue: Queue | None = None, *before: ReplicatedJob, **metadata: dict[str, str]) -> str:
+        group = a_group(metadata=metadata)
+        job = replace(job_of(*before, group), queue=queue)
+        return str(job_manifest(job, group, 0)["metadata"]["annotations"][FINGERPRINT])
+
+    assert fingerprint(labels={}, annotations={}) == fingerprint()
+    assert fingerprint(labels={"team": "a"}) != fingerprint()
+    assert fingerprint(annotations={"note": "a"}) != fingerprint()
+    assert fingerprint(Queue("research")) != fingerprint()
+    # and not the indexes of the Job, which a resumption updates
+    assert fingerprint(None, LEADER) == fingerprint()
 
 
 # Pods of the world --------------------------------------------------------------------------------------------------
@@ -225,10 +249,30 @@ def test_a_spare_belongs_to_no_job_and_carries_no_index():
     assert not labels.keys() & (indexes | {keys.JOB_NAME, keys.LEGACY_JOB_NAME})
 
 
+def exclusive_pod(index: int | None, *, node_selector: bool = False) -> dict[str, Any]:
+    """A pod of a job with the annotations of exclusive placement on its template."""
+    annotations = {"note": "x", keys.EXCLUSIVE: "rack"} | ({keys.NODE_SELECTOR: "true"} if node_selector else {})
+    group = a_group(metadata={"annotations": annotations}, exclusive=Exclusive("rack", node_selector))
+    job = a_job(spec={"replicated_jobs": (group,)}, groups=(group,))
+    return pod_manifest(job, index=index, serial="1", coordinator_address=ADDRESS, sidecar_image=IMAGE)
+
+
 def test_a_spare_has_no_placement_rules_and_an_exclusive_jobs_pods_have_them():
-    group: Any = {"exclusive": Exclusive("rack")}
-    assert "affinity" in world_pod(1, **group)["spec"]
-    assert "affinity" not in world_pod(None, **group)["spec"]
+    assert "affinity" in exclusive_pod(1)["spec"]
+    assert "affinity" not in exclusive_pod(None)["spec"]
+    assert "nodeSelector" in exclusive_pod(1, node_selector=True)["spec"]
+    assert "nodeSelector" not in exclusive_pod(None, node_selector=True)["spec"]
+
+
+def test_a_spare_has_no_annotations_of_exclusive_placement():
+    """With the annotation JobSet's webhook, if it is installed, would look for the first pod of the spare's Job, find
+    none, and reject the spare.
+    """
+    placement = {keys.EXCLUSIVE: "rack", keys.NODE_SELECTOR: "true"}
+    assert exclusive_pod(1, node_selector=True)["metadata"]["annotations"].items() >= placement.items()
+    annotations = exclusive_pod(None, node_selector=True)["metadata"]["annotations"]
+    assert annotations["note"] == "x"
+    assert not annotations.keys() & placement.keys()
 
 
 def test_pods_of_a_later_attempt_report_it_and_belong_to_a_membership_of_their_own():

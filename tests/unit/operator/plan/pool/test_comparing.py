@@ -7,6 +7,7 @@ import pytest
 
 from tests.unit.operator.given import TEMPLATE, a_job
 from tests.unit.operator.given_warm import a_warm_pool
+from understudy_operator.plan.facts.keys import EXCLUSIVE, NODE_SELECTOR
 from understudy_operator.plan.facts.pool_facts import PoolLauncher
 from understudy_operator.plan.facts.spec import RolloutsSpec, SharedMemory, VolumeClaim
 from understudy_operator.plan.pool.comparing import difference, take_over
@@ -142,6 +143,13 @@ def test_a_jobs_own_volume_claim_cannot_be_mounted_later() -> None:
 def test_marks_of_gang_schedulers_may_differ() -> None:
     template = {**TEMPLATE, "metadata": {"annotations": {"yunikorn.apache.org/task-groups": "[]"}}}
     assert difference(a_job(pod_template=template), a_warm_pool()) == ""
+
+
+def test_annotations_of_exclusive_placement_may_differ() -> None:
+    """They concern Jobs: a spare of a job with them has none, and runs anywhere."""
+    exclusive = {"annotations": {EXCLUSIVE: "rack", NODE_SELECTOR: "true"}}
+    assert difference(a_job(job_template_metadata=exclusive), a_warm_pool()) == ""
+    assert difference(a_job(), a_warm_pool(template={**TEMPLATE, "metadata": exclusive})) == ""
 
 
 def test_the_launcher_gets_the_whole_command_and_all_plain_variables() -> None:
