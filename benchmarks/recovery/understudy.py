@@ -23,6 +23,7 @@ from understudy_local.run_folder import RunFolder
 from understudy_protocol import pod
 
 _LAUNCHER = "understudy launcher: pid="
+_TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node=1")
 
 
 class Understudy(Training):
@@ -36,10 +37,11 @@ class Understudy(Training):
         named = ",".join(f"{node.name}={node.ip}" for node in nodes)
         requests = ["--name", self._name, "--nodes", named, "--spares", str(session.spares)]
         requests += [] if self._zygote else ["--no-zygote"]
-        torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=1"] if session.system is System.OUR_TORCHRUN else []
+        torchrun = _TORCHRUN if session.system is System.OUR_TORCHRUN else ()
+        command = [self.python, *torchrun, str(TRAIN)]
         with (LOGS / f"recovery-{session.system.value}.log").open("w") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.recovery.local_nodes", *requests, "--", self.python, *torchrun, str(TRAIN)],
+                [sys.executable, "-m", "benchmarks.recovery.local_nodes", *requests, "--", *command],
                 env={**self.env, "PYTHONPATH": ":".join(paths)},
                 stdout=log,
                 stderr=subprocess.STDOUT,
