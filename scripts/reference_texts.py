@@ -188,12 +188,12 @@ LOCAL_EXITS = {
     0: "The job has succeeded.",
     1: "The job has failed.",
     2: "The command line is wrong, or the script cannot start.",
-    130: "Ctrl-C.",
+    130: "Ctrl-C, SIGTERM or SIGHUP.",
 }
 
 COMMAND_EXITS = {
     0: "The command has printed its output.",
-    1: "`doctor` has found an error.",
+    1: "`doctor` has found an error. Or `drain` or `drill` is not possible now, or not done within `--timeout`.",
     2: "The command line, the kubeconfig, or a package of the installation is wrong.",
     3: "The job, the run, or a line of a log was not found.",
     4: "The API server does not respond, or rejects a request. Or the local run does not respond.",

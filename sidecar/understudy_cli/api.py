@@ -2,7 +2,8 @@
 of `doctor` store nothing.
 
 Rules: each answer and each line has a size limit. No redirect is followed, because it would send the token elsewhere.
-A request whose credentials were rejected is sent once more, with newer ones if the kubeconfig can get any.
+A request whose credentials were rejected is sent once more, with newer ones if the kubeconfig can get any. So is a
+request, after a pause, that an API server with too many requests has not executed.
 """
 
 import base64
@@ -16,8 +17,7 @@ import threading
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlencode, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.parse import urlencode
 
 import urllib3
 
@@ -25,6 +25,7 @@ from understudy_cli import credentials, fields
 from understudy_cli.command_errors import NoAnswer, WrongCall
 from understudy_cli.fields import Raw
 from understudy_cli.kubeconfig import Access
+from understudy_cli.proxies import proxy_of
 from understudy_cli.untrusted import LINE_LENGTH, one_line
 
 CONNECT_S, READ_S = 10.0, 30.0
@@ -36,7 +37,9 @@ PAGE = 500
 ANSWER_BYTES = 64 << 20
 WATCH_LINE_BYTES = 8 << 20
 CHUNK_BYTES = 1 << 16
-UNAUTHORIZED, FORBIDDEN, NOT_FOUND, GONE = 401, 403, 404, 410
+UNAUTHORIZED, FORBIDDEN, NOT_FOUND, GONE, TOO_MANY_REQUESTS = 401, 403, 404, 410, 429
+#: As client-go: an API server that limits its load answers so, and says after how many seconds to retry.
+BUSY_RETRIES, LONGEST_BUSY_S = 10, 5.0
 Query = Mapping[str, str]
 
 
@@ -152,17 +155,29 @@ class Api:
         self, method: str, path: str, query: Query, body: Raw | None, read_s: float | None
     ) -> Iterator[urllib3.BaseHTTPResponse]:
         """An answer with status 2xx, whose connection ends with the block."""
-        response = self._send(method, path, query, body, read_s)
+        response = self._send_patiently(method, path, query, body, read_s)
         try:
             if response.status == UNAUTHORIZED and self._bearer.forget():
                 response.close()
                 self._pool = self._connect()
-                response = self._send(method, path, query, body, read_s)
+                response = self._send_patiently(method, path, query, body, read_s)
             if not 200 <= response.status <= 299:
                 raise self._refusal(response, method, path)
             yield response
         finally:
             response.close()
+
+    def _send_patiently(
+        self, method: str, path: str, query: Query, body: Raw | None, read_s: float | None
+    ) -> urllib3.BaseHTTPResponse:
+        for _ in range(BUSY_RETRIES):
+            response = self._send(method, path, query, body, read_s)
+            if response.status != TOO_MANY_REQUESTS:
+                return response
+            pause = response.headers.get("Retry-After", "")
+            response.close()
+            self.closed.wait(min(float(pause), LONGEST_BUSY_S) if pause.isdecimal() else 1.0)
+        return self._send(method, path, query, body, read_s)
 
     def _send(
         self, method: str, path: str, query: Query, body: Raw | None, read_s: float | None
@@ -219,7 +234,7 @@ class Api:
         return NoAnswer(message, response.status)
 
     def _connect(self) -> urllib3.PoolManager:
-        proxy = self.access.proxy or _proxy_of(self.access.server)
+        proxy = self.access.proxy or proxy_of(self.access.server, os.environ)
         options: dict[str, object] = {"maxsize": 16, "block": False}
         if self.access.server.startswith("https://"):
             options |= {"ssl_context": self._tls(), "cert_reqs": "CERT_REQUIRED" if self.access.verify else "CERT_NONE"}
@@ -256,14 +271,6 @@ def _load(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
         context.load_cert_chain(name)
     finally:
         Path(name).unlink()
-
-
-def _proxy_of(server: str) -> str:
-    """The proxy of the environment, as HTTPS_PROXY and NO_PROXY set it."""
-    parts = urlsplit(server)
-    if parts.hostname is None or proxy_bypass(parts.hostname):
-        return ""
-    return getproxies().get(parts.scheme, "")
 
 
 def _read(response: urllib3.BaseHTTPResponse, limit: int, request: str, server: str) -> bytes:

@@ -14,11 +14,11 @@ from typing import Annotated
 import typer
 
 from understudy_cli import render
-from understudy_cli.api import Api
+from understudy_cli.api import FORBIDDEN, Api
 from understudy_cli.command_errors import CommandFailed, ExitCode, NoAnswer, NotFound, NotPossible, WrongCall
 from understudy_cli.credentials import find_access
 from understudy_cli.diagnosis import examine
-from understudy_cli.facts import INJECTED_JOB, Job, Pod, Recovery
+from understudy_cli.facts import INJECTED_JOB, Event, Job, Pod, Recovery
 from understudy_cli.live import job_frames, tree_frames, wait_for_drain, wait_for_drill
 from understudy_cli.log_lines import Wanted
 from understudy_cli.namespace_objects import PODS, Cluster
@@ -223,16 +223,27 @@ def show_timeline(
     """
     cluster = connect(kubeconfig, context, namespace)
     found = cluster.job(job)
-    entries = timeline.timeline(found, cluster.recoveries_of(found), cluster.events_of(found))
+    entries = timeline.timeline(found, cluster.recoveries_of(found), _events_of(cluster, found))
     show({"entries": entries}, output, lambda: render.timeline(entries))
+
+
+def _events_of(cluster: Cluster, job: Job) -> tuple[Event, ...]:
+    """Empty if the account may not read them."""
+    try:
+        return cluster.events_of(job)
+    except NoAnswer as error:
+        if error.status != FORBIDDEN:
+            raise
+        remark(f"the events of the job are not readable, so the entries are those of status: {error}")
+        return ()
 
 
 def _logs_around(cluster: Cluster, job: Job, fault: Recovery) -> Logs:
     """Empty if the account may not read them, or the job has too many pods."""
-    pods = [read_pod(raw) for raw in cluster.pods_of(job)]
-    if len(pods) > MOST_PODS:
-        return {}
     try:
+        pods = [read_pod(raw) for raw in cluster.pods_of(job)]
+        if len(pods) > MOST_PODS:
+            return {}
         by_pod = lines_around(cluster.api, pods, fault)
     except NoAnswer as error:
         remark(f"the logs of the pods are not readable, so the first failure is that of status: {error}")
@@ -304,7 +315,7 @@ def logs(
     lines, has_prefixes = read_lines(cluster.api, pods, wanted, tail)
     for line in lines:
         _print_line(line, name_pod=rank is None and len(pods) > 1)
-    if not lines:
+    if not lines and tail:
         raise NotFound(no_lines(wanted, has_prefixes=has_prefixes))
 
 
@@ -479,7 +490,7 @@ def drill(
         return
     if not yes and not sys.stdin.isatty():
         raise WrongCall(f"drill {job} without --yes: there is no terminal to ask whether the job may be broken")
-    if not yes and not typer.confirm(f"This {drills.BREAKS[fault]} of job {job}. Continue?"):
+    if not yes and not _is_confirmed(f"This {drills.BREAKS[fault]} of job {job}. Continue?"):
         raise NotPossible("nothing was broken")
     pods = [read_pod(raw) for raw in cluster.pods_of(found)]
     known = {recovery.detected_at for recovery in cluster.recoveries_of(found)}
@@ -492,6 +503,13 @@ def drill(
     if result.remark and not output.is_data:
         remark(result.remark)
     show(result, output, lambda: render.drill(result))
+
+
+def _is_confirmed(question: str) -> bool:
+    """The question is on stderr, because a program may read stdout. The end of stdin is no confirmation."""
+    sys.stderr.write(f"{question} [y/N]: ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 # dashboard ------------------------------------------------------------------------------------------------------------

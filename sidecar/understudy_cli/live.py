@@ -96,11 +96,12 @@ def wait_for_drill(
 
 
 def _followed_job(followed: Followed, job: Job) -> Job:
-    """Raises NotFound if it was deleted."""
+    """Raises NotFound if it was deleted, also if another job has its name now."""
     found: tuple[Job, ...] = followed.objects(PLURALS[job.kind])
-    if not found:
+    newest = next((each for each in found if each.uid == job.uid), None)
+    if newest is None:
         raise NotFound(f"job {job.name} was deleted")
-    return found[0]
+    return newest
 
 
 def draw_tree(

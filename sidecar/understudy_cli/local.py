@@ -272,15 +272,18 @@ def logs(
         for line in file.newest(tail):
             has_lines = True
             _print(file.member, line, name_member=rank is None)
-    while follow and _asked(lambda: _is_active(folder.name)):
+    is_active = follow
+    while is_active:
+        is_active = _asked(lambda: _is_active(folder.name))  # first: its last lines come before its end
         known = {file.path for file in files}
         files += [_Tail(path, wanted) for path in sorted(folder.logs.glob("*.log")) if path not in known]
         for file in files:
             for line in file.new_lines():
                 has_lines = True
                 _print(file.member, line, name_member=rank is None)
-        time.sleep(POLL_S)
-    if not has_lines:
+        if is_active:
+            time.sleep(POLL_S)
+    if not has_lines and tail:
         raise NotFound(no_lines(wanted, has_prefixes=any(file.filter.has_prefixes for file in files)))
 
 

@@ -58,10 +58,20 @@ class Cluster:
         except NoAnswer as error:
             if error.status != NOT_FOUND:
                 raise
-            known = ", ".join(sorted(fields.text(raw, "metadata", "name") for raw in self.jobs())) or "none"
             raise NotFound(
-                f"there is no job {name} in namespace {self.namespace}; its jobs: {known}. Choose a namespace with -n"
+                f"there is no job {name} in namespace {self.namespace}; {self._known_jobs()}. Choose a namespace with "
+                "-n"
             ) from error
+
+    def _known_jobs(self) -> str:
+        """For the message about a job that does not exist."""
+        try:
+            known = sorted(fields.text(raw, "metadata", "name") for raw in self.jobs())
+            return f"its jobs: {', '.join(known) or 'none'}"
+        except NoAnswer as error:
+            if error.status != FORBIDDEN:
+                raise
+            return "this account may not list its jobs"
 
     def pods_of(self, job: Job) -> tuple[Raw, ...]:
         return self.api.list(collection("v1", PODS, job.namespace), job.pod_selector).items
@@ -85,6 +95,8 @@ class Cluster:
         self.api.annotate(path, job.uid, annotations)
 
     def follow_jobs(self) -> Followed:
+        """Raises NotFound if the cluster does not have the kinds."""
+        self._served()
         return Followed(self.api, tuple(self._jobs_to_follow()))
 
     def follow(self, job: Job) -> Followed:
@@ -104,7 +116,9 @@ class Cluster:
         return Followed(self.api, (Collection(PODS, path, job.pod_selector, read=read_pod),))
 
     def everything(self) -> tuple[Collection, ...]:
-        """One collection for each kind that the account may watch in the namespace. Nodes have none."""
+        """One collection for each kind that the account may watch in the namespace. Nodes have none. Raises NotFound if
+        the cluster does not have the kinds.
+        """
         found = [
             *self._jobs_to_follow(),
             Collection(POOLS, collection(GROUP, POOLS, self.namespace), read=read_pool),
@@ -132,10 +146,17 @@ class Cluster:
         except NoAnswer as error:
             if error.status != NOT_FOUND:
                 raise
-            raise NotFound(
-                f"the cluster has no {plural} of understudy.dev: install Understudy, or check the context with "
-                "kubectl config current-context"
-            ) from error
+            raise _not_installed(plural) from error
+
+    def _served(self) -> set[str]:
+        """The kinds of Understudy that the cluster has, as plurals. Raises NotFound if it has none."""
+        try:
+            resources = self.api.get(f"/apis/{GROUP}")
+        except NoAnswer as error:
+            if error.status != NOT_FOUND:
+                raise
+            raise _not_installed(PLURALS[TRAINING_JOB]) from error
+        return {fields.text(entry, "name") for entry in fields.entries(resources, "resources")}
 
     def _recoveries(self, job: Job) -> Iterable[Raw]:
         """Empty if the cluster does not have the kind, or the account may not read it: the status has the newest."""
@@ -147,10 +168,15 @@ class Cluster:
             return ()
 
     def _has_recoveries(self, namespace: str) -> bool:
-        """Whether the cluster has the kind, and the account may watch it."""
-        resources = self.api.get(f"/apis/{GROUP}")
-        is_served = any(fields.text(entry, "name") == RECOVERIES for entry in fields.entries(resources, "resources"))
-        return is_served and self.api.may("watch", RECOVERIES, "understudy.dev", namespace)
+        """Whether the cluster has the kind, and the account may watch it. Raises NotFound if it has no kind of ours."""
+        return RECOVERIES in self._served() and self.api.may("watch", RECOVERIES, "understudy.dev", namespace)
+
+
+def _not_installed(plural: str) -> NotFound:
+    return NotFound(
+        f"the cluster has no {plural} of understudy.dev: install Understudy, or check the context with kubectl config "
+        "current-context"
+    )
 
 
 def kind_named(name: str) -> str:

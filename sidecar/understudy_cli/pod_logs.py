@@ -38,7 +38,7 @@ MOST_LINES = 200_000
 
 @dataclass(frozen=True, order=True)
 class PodLogLine:
-    """at: RFC 3339 in UTC, as the kubelet wrote it. number: in its log."""
+    """at: RFC 3339 in UTC, so the order of the texts is that of time. number: in its log."""
 
     at: str
     pod: str
@@ -163,7 +163,18 @@ def _lines(api: Api, pod: Pod, query: dict[str, str], *, follow: bool) -> Genera
     given = {"container": pod.trainer, "timestamps": "true", **query}
     for number, raw in enumerate(api.log(path, given, follow=follow)):
         at, _, text = raw.partition(" ")
-        yield PodLogLine(at[:40], pod.name, number, log_line(text))
+        yield PodLogLine(_in_utc(at[:40]), pod.name, number, log_line(text))
+
+
+def _in_utc(at: str) -> str:
+    """A kubelet writes the offset of its node's time zone. Nanoseconds, which a datetime does not have, stay."""
+    if at.endswith("Z"):
+        return at
+    try:
+        moment = datetime.fromisoformat(f"{at[:19]}{at[-6:]}").astimezone(UTC)
+    except (ValueError, OverflowError):
+        return at
+    return f"{moment.strftime('%Y-%m-%dT%H:%M:%S')}{at[19:-6]}Z"
 
 
 class FollowedLogs:
@@ -208,7 +219,7 @@ class FollowedLogs:
             runs = pod.node and pod.trainer and pod.state not in ("Pending", "Unschedulable")
             if pod.uid in self._threads or not runs or not self._may_have_lines(pod):
                 continue
-            if len(self._threads) >= MOST_PODS:
+            if sum(thread.is_alive() for thread in self._threads.values()) >= MOST_PODS:
                 raise WrongCall(f"-f follows at most {MOST_PODS} pods: choose one rank with --rank")
             follow = threading.Thread(target=self._follow, args=(pod,), daemon=True)
             self._threads[pod.uid] = follow

@@ -15,6 +15,8 @@ from understudy_cli.facts import Fleet
 from understudy_cli.log_lines import Wanted, grouped, newest_dumps
 from understudy_cli.render import OutputFormat
 
+#: A narrower terminal breaks the lines itself. Otherwise the columns that can be broken, such as names, would vanish.
+LEAST_COLUMNS = 80
 #: Lines of `logs` unless --tail says otherwise.
 DEFAULT_TAIL = 1_000
 
@@ -47,6 +49,7 @@ def show(value: object, output: OutputFormat, drawn: Callable[[], RenderableType
         return
     console = render.console()
     if console.is_terminal:
+        console.width = max(console.width, LEAST_COLUMNS)
         console.print(drawn())
     else:
         sys.stdout.write(render.plain(console, drawn()))

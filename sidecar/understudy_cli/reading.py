@@ -5,6 +5,7 @@ Each field is checked. An object without any of these fields is read, too: its r
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 from understudy_cli import fields
 from understudy_cli.facts import (
@@ -109,8 +110,15 @@ def recoveries_of(job: Job, objects: Iterable[Recovery]) -> tuple[Recovery, ...]
     of_status = job.recoveries or (() if job.last_recovery is None else (job.last_recovery,))
     of_objects = [recovery for recovery in objects if job.uid in recovery.owners]
     times = {recovery.detected_at for recovery in of_objects}
-    known = [*(recovery for recovery in of_status if recovery.detected_at not in times), *of_objects]
+    known = [*(_ended_with(job, each) for each in of_status if each.detected_at not in times), *of_objects]
     return tuple(sorted(known, key=lambda recovery: recovery.detected_at or 0.0))
+
+
+def _ended_with(job: Job, recovery: Recovery) -> Recovery:
+    """The status has no outcomes: a recovery that is open there has ended with its job at the latest."""
+    if recovery.is_open and job.has_ended:
+        return replace(recovery, outcome="Failed" if job.is_true("Failed") else "Recovered")
+    return recovery
 
 
 def read_pod(raw: Raw) -> Pod:
@@ -322,9 +330,10 @@ def _waits(status: Raw) -> tuple[str, str] | None:
 
 
 def _exit(status: Raw) -> str:
-    codes = _exit_codes(fields.entries(status, "containerStatuses"))
-    return next((f"Exit:{code}" for code in codes if code), "Failed")
-
-
-def _exit_codes(containers: Iterable[Raw]) -> list[int]:
-    return [fields.count(container, "state", "terminated", "exitCode") for container in containers]
+    """The reason, such as OOMKilled. The reason `Error` says less than the exit code."""
+    for container in fields.entries(status, "containerStatuses"):
+        ended = fields.table(container, "state", "terminated")
+        code, reason = fields.count(ended, "exitCode"), fields.text(ended, "reason", limit=60)
+        if code:
+            return f"Exit:{code}" if reason in ("", "Error") else reason
+    return "Failed"

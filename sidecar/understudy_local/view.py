@@ -124,7 +124,7 @@ def _recovery(entry: RecoveryStatus, now: float) -> str:
         took = f", for {max(0, int(now - parse_time(entry.detected_at)))} s so far"
     else:
         took = ", workers are running again"
-    how = entry.strategy or "waiting for a replacement member"
+    how = entry.strategy or "no strategy yet"
     where = f" on {cause.node}" if cause.node else ""
     why = f" ({entry.reason})" if entry.reason and how != Strategy.IN_PLACE.value else ""
     return f"round {entry.round}: {entry.fault.value}, {subject}{where}: {cause.message} -> {how}{took}{why}"

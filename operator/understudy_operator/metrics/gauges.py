@@ -39,10 +39,18 @@ def longest_waits(jobs: Jobs, now: float) -> Values:
     """By phase: how long the job that has waited longest has not been running."""
     longest = dict.fromkeys(WAITING, 0.0)
     for job in jobs:
-        phase, ready = job.phase or NEW, condition(job, "Ready")
-        if phase in longest and ready is not None:
-            longest[phase] = max(longest[phase], now - parse_time(ready.last_transition_time))
+        phase, since = job.phase or NEW, _not_running_since(job)
+        if phase in longest and since is not None:
+            longest[phase] = max(longest[phase], now - since)
     return {(phase,): seconds for phase, seconds in longest.items()}
+
+
+def _not_running_since(job: JobStatus) -> float | None:
+    """A job that was suspended waits since it was resumed."""
+    ready, suspended = condition(job, "Ready"), condition(job, "Suspended")
+    if ready is None:
+        return None
+    return max(parse_time(entry.last_transition_time) for entry in (ready, suspended) if entry is not None)
 
 
 def spares(jobs: Jobs) -> Values:

@@ -62,7 +62,7 @@ def why(
         name=job.name,
         summary=_summary(job, recoveries, now),
         problems=notes(job),
-        faults=tuple(explained(recovery, now, found.get(recovery)) for recovery in newest),
+        faults=tuple(explained(job, recovery, now, found.get(recovery)) for recovery in newest),
         next_steps=_next_steps(job, newest[0], found.get(newest[0]), program) if newest else _first_steps(job, program),
     )
 
@@ -75,14 +75,14 @@ def _summary(job: Job, recoveries: Sequence[Recovery], now: float) -> str:
     open_faults = [recovery for recovery in recoveries if recovery.is_open]
     if open_faults and open_faults[-1].detected_at is not None:
         parts.append(f"a recovery has been open for {duration(now - open_faults[-1].detected_at)}")
-    elif not total:
+    elif not recoveries and not total:
         parts.append("no fault so far")
     if total:
         parts.append(f"{total} recoveries" if total > 1 else "1 recovery")
     return ", ".join(parts)
 
 
-def explained(recovery: Recovery, now: float, suspected: Suspects | None = None) -> Explanation:
+def explained(job: Job, recovery: Recovery, now: float, suspected: Suspects | None = None) -> Explanation:
     ago = "" if recovery.detected_at is None else f" UTC ({duration(now - recovery.detected_at)} ago)"
     pause = "not known: the workers report no steps"
     if recovery.pause_s is not None:
@@ -96,7 +96,7 @@ def explained(recovery: Recovery, now: float, suspected: Suspects | None = None)
         stack=suspected.stack if suspected else (),
         reported=f"{subject(recovery.cause)}: {symptom(recovery.cause)}" if suspected else "",
         detected=f"{clock(recovery.detected_at)}{ago}",
-        strategy=recovery.strategy or "none yet: no pod is available for the lost ranks",
+        strategy=_strategy(job, recovery),
         reason=recovery.reason,
         pause=pause,
         restored=": ".join(filter(None, (recovery.restored_from, recovery.restore_reason))),
@@ -112,6 +112,23 @@ def _place(recovery: Recovery, suspected: Suspects | None) -> str:
     if suspected is None or suspected.ranks == (recovery.cause.rank,):
         return subject(recovery.cause) or "not known"
     return suspected.place
+
+
+def _strategy(job: Job, recovery: Recovery) -> str:
+    """A coordinator chooses it when it forms the next round. So a recovery may end without one."""
+    if recovery.strategy:
+        return recovery.strategy
+    if not recovery.is_open:
+        ends = {"Failed": "none: the job has failed", "Suspended": "none: the job was suspended"}
+        return ends.get(recovery.outcome, "not known")
+    if _lacks_pods(job):
+        return "none yet: no pod is available for the lost ranks"
+    return "none yet: the next round has not begun"
+
+
+def _lacks_pods(job: Job) -> bool:
+    """Whether ranks have no pod."""
+    return job.members_active < job.members_desired
 
 
 def _lost(recovery: Recovery) -> str:
@@ -152,7 +169,7 @@ def _next_steps(job: Job, newest: Recovery, suspected: Suspects | None, program:
         )
     if newest.fault == "Node" and newest.cause.node:
         found.append(f"check node {newest.cause.node}: {program} nodes")
-    if newest.is_open and not newest.strategy:
+    if newest.is_open and not newest.strategy and _lacks_pods(job):
         found.append("free a node, or add spares: no pod can take the lost ranks")
     if newest.strategy == "PodRecreate":
         found.append("add a spare: without one, ranks wait for a new pod (spec.spares)")

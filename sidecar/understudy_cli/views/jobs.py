@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from understudy_cli.facts import INJECTED_JOB, Job, Pod, Recovery
+from understudy_cli.facts import INJECTED_JOB, Condition, Job, Pod, Recovery
 from understudy_cli.views.phrases import NONE, age, fault_line
 from understudy_protocol import pod as names
 
@@ -122,12 +122,14 @@ def notes(job: Job) -> tuple[str, ...]:
     found = [
         f"{condition.type} ({condition.reason}): {condition.message}"
         for condition in job.conditions
-        if condition.message and _is_trouble(condition.type, condition.status, condition.reason)
+        if condition.message and is_trouble(condition)
     ]
     return tuple(found)
 
 
-def _is_trouble(kind: str, status: str, reason: str) -> bool:
+def is_trouble(condition: Condition) -> bool:
+    """Whether the job does not train, is slow, or lacks pods or spares."""
+    kind, status, reason = condition.type, condition.status, condition.reason
     if kind in ("Invalid", "Blocked", "Failed", "SlowRank"):
         return status == "True"
     if kind == "Ready":

@@ -124,7 +124,9 @@ class PodLine:
 
 @dataclass(frozen=True)
 class FaultLine:
-    """first: the place of the first failure. pause: as text. group: of the failed rank, for its lane."""
+    """first: the place of the first failure. pause: as text. ended_at: None if the pause lasts until the end of the
+    job, or until now. No object has the time of a suspension, so a recovery that ended with one has no length.
+    """
 
     at: float | None
     ended_at: float | None
@@ -207,7 +209,7 @@ def _job_page(fleet: Fleet, namespace: str, name: str) -> Page:
         "goodput": _goodput(job),
         "lost": {f"{by} {row.name}": LossLine(by, row.name, row.seconds, row.device_seconds) for by, row in _lost(job)},
         "pods": {pod.name: _pod_line(pod) for pod in pods},
-        "faults": _keyed((f"{recovery.detected_at}", _fault_line(recovery)) for recovery in newest),
+        "faults": _keyed((f"{recovery.detected_at}", _fault_line(job, recovery)) for recovery in newest),
         "lanes": {str(lane.group): lane for lane in sorted(shown[:LANES], key=lambda lane: lane.group)},
         "history": _keyed((f"{entry.at} {entry.kind}", entry) for entry in history[-ENTRIES:]),
     }
@@ -299,11 +301,11 @@ def _pod_line(pod: Pod) -> PodLine:
     )
 
 
-def _fault_line(recovery: Recovery) -> FaultLine:
-    shown = explained(recovery, 0.0)  # without its ages
+def _fault_line(job: Job, recovery: Recovery) -> FaultLine:
+    shown = explained(job, recovery, 0.0)  # without its ages
     return FaultLine(
         at=recovery.detected_at,
-        ended_at=recovery.ended_at,
+        ended_at=recovery.detected_at if recovery.outcome in ("Suspended", "Unknown") else recovery.ended_at,
         fault=shown.fault,
         first=shown.place,
         symptom=shown.symptom,

@@ -62,15 +62,14 @@ def symptom(cause: Cause) -> str:
 
 def outcome(recovery: Recovery, now: float) -> str:
     """The strategy, and how long training paused."""
-    strategy = recovery.strategy or "waiting for a pod"
     if recovery.pause_s is not None:
-        return f"{strategy} in {precise(recovery.pause_s)}"
+        return f"{recovery.strategy or 'resumed'} in {precise(recovery.pause_s)}"
     if recovery.outcome not in ("", "Recovered"):
-        return f"{strategy}, ended: {recovery.outcome}"
+        return ", ".join(filter(None, (recovery.strategy, f"ended: {recovery.outcome}")))
     if not recovery.is_open:
-        return f"{strategy}, workers run again"
+        return f"{recovery.strategy or 'resumed'}, workers run again"
     since = "" if recovery.detected_at is None else f", for {duration(now - recovery.detected_at)} so far"
-    return f"{strategy}{since}"
+    return f"{recovery.strategy or 'no strategy yet'}{since}"
 
 
 def fault_line(recovery: Recovery, now: float) -> str:

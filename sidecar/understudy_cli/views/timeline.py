@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from understudy_cli.facts import Event, Job, Recovery
+from understudy_cli.views.jobs import is_trouble
 from understudy_cli.views.phrases import clock, duration, precise, subject, symptom
 
 #: Events that repeat an entry of the status.
@@ -50,8 +51,8 @@ def _of_job(job: Job) -> Iterator[_Found]:
         if condition.type in ("Invalid", "Blocked", "Recovering") and not condition.is_true:
             continue  # the ordinary state
         text = ": ".join(filter(None, (f"{condition.status} ({condition.reason})", condition.message)))
-        bad = condition.status == ("True" if condition.type in ("Invalid", "Blocked", "Recovering") else "False")
-        yield condition.at, condition.type, text, bad and condition.reason != "Completed"
+        is_warning = is_trouble(condition) or (condition.type == "Recovering" and condition.is_true)
+        yield condition.at, condition.type, text, is_warning
     if job.completed_at is not None:
         end = next((x for x in job.conditions if x.type in ("Completed", "Failed") and x.is_true), None)
         message = "the job has ended" if end is None else end.message

@@ -17,7 +17,7 @@ from understudy_cli.kubeconfig import Access
 @dataclass(frozen=True)
 class Answer:
     """A body is JSON unless it is text. make: makes the body of the moment. lines: of a stream, which stays open until
-    the test ends if `stays`, and whose connection is lost at its end if `breaks`.
+    the test ends if `stays`, and whose connection is lost at its end if `breaks`. retry_after: of a busy server.
     """
 
     body: Any = None
@@ -26,6 +26,7 @@ class Answer:
     stays: bool = False
     breaks: bool = False
     make: Callable[[], Any] | None = None
+    retry_after: str = ""
 
 
 @dataclass
@@ -66,6 +67,8 @@ def scripted(answers: dict[str, list[Answer]], tls: ssl.SSLContext | None = None
             answer = known.pop(0) if len(known) > 1 else known[0]
             self.send_response(answer.status)
             self.send_header("Transfer-Encoding", "chunked")
+            if answer.retry_after:
+                self.send_header("Retry-After", answer.retry_after)
             self.end_headers()
             if answer.lines or answer.stays:
                 for line in answer.lines:

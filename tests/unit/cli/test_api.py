@@ -75,6 +75,16 @@ def test_newer_credentials_are_used_after_a_rejection(tmp_path) -> None:
     assert (len(server.requests), len(found["items"])) == (2, 1)
 
 
+def test_a_server_with_too_many_requests_is_asked_again() -> None:
+    busy = Answer({"message": "too many requests, please try again later"}, 429, retry_after="0")
+    with scripted({PODS: [busy, busy, Answer(items("a"))]}) as server:
+        assert len(server.api().get(PODS)["items"]) == 1
+    with scripted({PODS: [busy]}) as server:
+        with pytest.raises(NoAnswer, match="too many requests"):
+            server.api().get(PODS)
+        assert len(server.requests) == 11
+
+
 def test_the_lines_of_a_log_are_read_as_they_arrive() -> None:
     stream = Answer(lines=("first", "x" * 100_000), stays=True)
     with (

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,11 +101,12 @@ def test_a_server_that_does_not_respond_ends_with_4(
     assert "does not respond" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["get"], ["get", "-w"], ["get", "llm"], ["dashboard", "--port", "0"]])
 def test_a_cluster_without_the_kinds_is_not_found(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str]
 ) -> None:
     with scripted({}) as server:
-        assert call(monkeypatch, "get", "--kubeconfig", kubeconfig(tmp_path, server.url)) == 3
+        assert call(monkeypatch, *words, "--kubeconfig", kubeconfig(tmp_path, server.url)) == 3
     assert "the cluster has no trainingjobs of understudy.dev: install Understudy" in capsys.readouterr().err
 
 
@@ -194,3 +196,129 @@ def complete(words: str) -> subprocess.CompletedProcess[str]:
         check=False,
         env={"PYTHONPATH": ":".join(filter(None, sys.path)), "PATH": os.environ["PATH"]} | asked,
     )
+
+
+def test_a_reader_that_ends_early_causes_no_error(tmp_path: Path) -> None:
+    """As in `understudy get | head -0`."""
+    answers = {
+        f"{JOBS}/trainingjobs": [Answer({"items": [samples.job()]})],
+        f"{JOBS}/injectedjobs": [Answer({"items": []})],
+    }
+    # given a pipe that nobody reads any more
+    reader, writer = os.pipe()
+    os.close(reader)
+    # when a command writes its output there
+    with scripted(answers) as server:
+        ended = subprocess.run(
+            [sys.executable, "-m", "understudy_cli", "get", "--kubeconfig", kubeconfig(tmp_path, server.url)],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=30,
+            check=False,
+            env={"PYTHONPATH": ":".join(filter(None, sys.path)), "PATH": ""},
+        )
+    os.close(writer)
+    # then it ends without a message
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_ctrl_c_before_the_command_line_is_read_causes_no_traceback() -> None:
+    # given a program that gets SIGINT while it imports its packages
+    start = (
+        "import sys, signal; from understudy_cli.entry import main\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'typer': signal.raise_signal(signal.SIGINT)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "sys.meta_path.insert(0, Interrupted()); sys.exit(main())"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", start],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env={"PYTHONPATH": ":".join(filter(None, sys.path)), "PATH": ""},
+    )
+    assert (ended.returncode, ended.stderr) == (130, "")
+
+
+def test_a_missing_right_to_read_events_hides_only_the_events(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    answers = {
+        f"{JOBS}/trainingjobs/llm": [Answer(samples.job())],
+        f"{JOBS}/recoveries": [Answer({}, 404)],
+        "/api/v1/namespaces/team-a/events": [Answer({"message": "events is forbidden"}, 403)],
+    }
+    with scripted(answers) as server:
+        assert call(monkeypatch, "timeline", "llm", "--kubeconfig", kubeconfig(tmp_path, server.url)) == 0
+    shown = capsys.readouterr()
+    assert "Node, pod llm-workers-0-0, node node-a: it did not respond for 5.0 s" in shown.out
+    assert "the events of the job are not readable" in shown.err
+
+
+def test_why_needs_no_right_to_read_pods(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    # given a hang, whose first failure the logs of the pods would show
+    job = samples.job(recoveries=[samples.recovery(fault="Hang")])
+    answers = {
+        f"{JOBS}/trainingjobs/llm": [Answer(job)],
+        f"{JOBS}/recoveries": [Answer({}, 404)],
+        "/api/v1/namespaces/team-a/pods": [Answer({"message": "pods is forbidden"}, 403)],
+    }
+    with scripted(answers) as server:
+        assert call(monkeypatch, "why", "llm", "--kubeconfig", kubeconfig(tmp_path, server.url)) == 0
+    # then the failure is that of status
+    shown = capsys.readouterr()
+    assert "rank 3, pod llm-workers-0-1, node node-b" in shown.out
+    assert "the logs of the pods are not readable" in shown.err
+
+
+def test_a_job_that_does_not_exist_is_not_found_without_the_right_to_list_jobs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    forbidden = Answer({"message": "trainingjobs is forbidden"}, 403)
+    with scripted({f"{JOBS}/trainingjobs": [forbidden]}) as server:
+        code = call(monkeypatch, "get", "llm2", "--kubeconfig", kubeconfig(tmp_path, server.url))
+    assert code == 3
+    assert "there is no job llm2 in namespace team-a; this account may not list its jobs" in capsys.readouterr().err
+
+
+def test_no_lines_are_what_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pods = "/api/v1/namespaces/team-a/pods"
+    answers = {
+        f"{JOBS}/trainingjobs/llm": [Answer(samples.job())],
+        pods: [Answer({"items": [samples.pod("a", "n", rank=0)]})],
+        f"{pods}/a/log": [Answer("")],
+    }
+    with scripted(answers) as server:
+        words = ["logs", "llm", "--kubeconfig", kubeconfig(tmp_path, server.url)]
+        assert call(monkeypatch, *words, "--tail", "0") == 0
+        assert call(monkeypatch, *words) == 3
+    assert capsys.readouterr().out == ""
+
+
+def test_a_job_that_replaces_a_watched_one_is_another_job(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """As after `kubectl replace --force`."""
+    other = samples.job()
+    other["metadata"]["uid"] = "another-uid"
+
+    def listed(*items: dict[str, Any]) -> list[Answer]:
+        return [Answer({"metadata": {"resourceVersion": "7"}, "items": list(items)}), Answer(stays=True)]
+
+    answers = {
+        f"{JOBS}/trainingjobs/llm": [Answer(samples.job())],
+        f"{JOBS}/trainingjobs": listed(other),
+        "/apis/understudy.dev/v1alpha1": [Answer({"resources": []})],
+        "/api/v1/namespaces/team-a/pods": listed(),
+    }
+    with scripted(answers) as server:
+        assert call(monkeypatch, "get", "llm", "-w", "--kubeconfig", kubeconfig(tmp_path, server.url)) == 3
+    assert "job llm was deleted" in capsys.readouterr().err

@@ -57,6 +57,27 @@ def test_a_spare_has_no_ranks_even_if_an_annotation_of_an_earlier_role_is_left()
             },
             "Exit:84",
         ),
+        (
+            {
+                "status": {
+                    "phase": "Failed",
+                    "containerStatuses": [
+                        {"state": {"terminated": {"exitCode": 0, "reason": "Completed"}}},
+                        {"state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}},
+                    ],
+                }
+            },
+            "OOMKilled",
+        ),
+        (
+            {
+                "status": {
+                    "phase": "Failed",
+                    "containerStatuses": [{"state": {"terminated": {"exitCode": 1, "reason": "Error"}}}],
+                }
+            },
+            "Exit:1",
+        ),
         ({"status": {"phase": "Failed", "reason": "Evicted"}}, "Evicted"),
         ({"status": {"phase": "Succeeded"}}, "Succeeded"),
         ({"status": {}}, "Unknown"),
@@ -106,3 +127,12 @@ def test_a_recovery_that_ended_with_its_job_is_not_open() -> None:
 def test_the_last_recovery_counts_if_the_status_has_no_list() -> None:
     job = read_job(samples.job(recoveries=[]))
     assert [recovery.fault for recovery in recoveries_of(job, ())] == ["Node"]
+
+
+@pytest.mark.parametrize(("end", "outcome"), [("Failed", "Failed"), ("Completed", "Recovered")])
+def test_a_recovery_that_is_open_in_the_status_of_an_ended_job_has_ended_with_it(end: str, outcome: str) -> None:
+    """The account may not read the object, which has the outcome."""
+    waits = samples.recovery(strategy=None, resumedAt=None, pauseSeconds=None)
+    job = read_job(samples.job(recoveries=[waits], conditions=[samples.condition(end, "True", "x")]))
+    (found,) = recoveries_of(job, ())
+    assert (found.is_open, found.outcome) == (False, outcome)

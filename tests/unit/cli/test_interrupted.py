@@ -1,6 +1,7 @@
-"""Ctrl-C while the API server does not respond."""
+"""Ctrl-C while the API server does not respond, and at a question."""
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -61,3 +62,42 @@ def test_ctrl_c_ends_a_command_that_waits_for_logs(tmp_path: Path, words: list[s
             command.kill()
             ended.set()
     assert (command.returncode, errors) == (130, "")
+
+
+def test_ctrl_c_at_the_question_of_a_drill_breaks_nothing(tmp_path: Path) -> None:
+    # given the question whether a job may be broken, in a terminal
+    terminal, stdin = pty.openpty()
+    with (
+        scripted({f"{JOBS}/trainingjobs/llm": [Answer(samples.drillable())]}) as server,
+        subprocess.Popen(
+            [
+                *(sys.executable, "-c", START, "drill", "llm", "--fault", "pod", "-o", "json"),
+                *("--kubeconfig", kubeconfig(tmp_path, server.url)),
+            ],
+            env={**os.environ, "PYTHONPATH": ":".join(filter(None, sys.path))},
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as command,
+    ):
+        assert command.stderr is not None
+        limit = threading.Timer(LIMIT_S, command.kill)
+        limit.start()
+        asked = b""
+        while not asked.endswith(b"[y/N]: "):
+            letter = command.stderr.read(1)
+            assert letter, asked
+            asked += letter
+        assert asked == b"This deletes one pod without a grace period of job llm. Continue? [y/N]: "
+        # when the user presses Ctrl-C
+        command.send_signal(signal.SIGINT)
+        # then nothing is changed, and no line is among the data
+        try:
+            output, errors = command.communicate(timeout=LIMIT_S)
+        finally:
+            limit.cancel()
+            command.kill()
+            os.close(terminal)
+            os.close(stdin)
+        assert (command.returncode, output, errors) == (130, b"", b"")
+        assert server.patches == []

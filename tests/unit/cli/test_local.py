@@ -1,6 +1,7 @@
 """The verbs of local mode, without a run: the options that a run gets, and the output for an ended run."""
 
 import json
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -203,3 +204,30 @@ def test_all_lines_have_the_name_of_their_member(
 ) -> None:
     assert call(monkeypatch, "local", "logs", "--tail", "1", "-f") == 0
     assert capsys.readouterr().out.splitlines() == ["node-0 | sidecar: starts", "node-1 | [rank 1] other"]
+
+
+def test_followed_logs_have_the_last_lines_of_a_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ended: Path
+) -> None:
+    # given an active run
+    running = socket.socket(socket.AF_UNIX)
+    running.bind(str(ended / "control.sock"))
+    running.listen()
+
+    def end_the_run(_: float) -> None:
+        with (ended / "logs" / "node-0.log").open("a") as log:
+            log.write("[rank 0] the last line\n")
+        running.close()
+
+    # when it writes a line, and ends while the command waits for lines
+    monkeypatch.setattr("time.sleep", end_the_run)
+    assert call(monkeypatch, "local", "logs", "--tail", "0", "-f") == 0
+    # then the line is printed
+    assert capsys.readouterr().out == "node-0 | [rank 0] the last line\n"
+
+
+def test_no_lines_of_a_run_are_what_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ended: Path
+) -> None:
+    assert call(monkeypatch, "local", "logs", "--tail", "0") == 0
+    assert capsys.readouterr().out == ""

@@ -9,6 +9,7 @@ from understudy_cli.facts import Fleet, Job, Pod, Recovery
 from understudy_cli.reading import read_event, read_job, read_node, read_pod, read_pool, read_recovery
 from understudy_cli.views.pages import (
     DashboardState,
+    FaultLine,
     GoodputLine,
     JobLine,
     LaneHolder,
@@ -208,3 +209,14 @@ def test_many_changes_come_in_parts() -> None:
 def test_a_page_shows_whether_all_objects_have_been_read(is_complete: bool) -> None:
     shown = page(Fleet(is_complete=is_complete), PageAddress("fleet"), samples.NOW)
     assert shown["state"] == {"": DashboardState(is_complete, ())}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "ended_at"), [("Suspended", samples.NOW - 60), ("Unknown", samples.NOW - 60), ("Failed", None)]
+)
+def test_only_the_failure_of_a_job_ends_a_pause_at_the_end_of_the_picture(outcome: str, ended_at: float | None) -> None:
+    """A pause that ended with a suspension would cover the training after it."""
+    lost = samples.recovery_object() | {"outcome": outcome, "resumedAt": None, "pauseSeconds": None}
+    found = page(fleet(recoveries=(read_recovery(lost),)), JOB, samples.NOW)["faults"]
+    (line,) = [line for line in found.values() if isinstance(line, FaultLine) and line.outcome == outcome]
+    assert (line.ended_at, line.is_open) == (ended_at, False)

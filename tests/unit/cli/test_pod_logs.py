@@ -1,5 +1,7 @@
 """Logs of several pods, merged and followed, against a server whose answers the test writes."""
 
+import json
+import threading
 from typing import Any
 
 import pytest
@@ -132,3 +134,66 @@ def test_an_unreadable_log_does_not_hide_the_others_around_a_fault() -> None:
     assert around(fault, {log("a"): [gone], log("b"): [Answer(at(2, "other"))]})[0] == {"b": ["other"]}
     with pytest.raises(NoAnswer, match="not found"):
         around(fault, {log("a"): [gone], log("b"): [gone]})
+
+
+def test_lines_of_nodes_in_other_time_zones_are_in_the_order_of_time() -> None:
+    """A kubelet writes the time zone of its node."""
+    answers = {
+        log("a"): [Answer("2026-11-20T20:00:02.000000002+08:00 three\n2026-11-20T20:00:04.000000000+08:00 five")],
+        log("b"): [Answer("\n".join([at(1, "one"), "2026-11-20T12:00:02.000000001Z two"]))],
+        log("c"): [Answer("2026-11-20T07:00:03.000000000-05:00 four")],
+    }
+    found = [read_pod(samples.pod(name, "n", rank=rank)) for rank, name in enumerate("abc")]
+    with scripted(answers) as server:
+        lines, _ = read_lines(server.api(), found, Wanted(), -1)
+    assert [line.text for line in lines] == ["one", "two", "three", "four", "five"]
+
+
+def test_the_lines_around_a_fault_are_found_in_a_log_of_another_time_zone() -> None:
+    # given a fault at 12:00:00 whose recovery ended a second later, and a node whose time is 8 hours ahead
+    fault = Recovery("Hang", detected_at=samples.NOW, resumed_at=samples.NOW + 1)
+    lines = "2026-11-20T20:00:01.000000000+08:00 one\n2026-11-20T20:01:01.500000000+08:00 later"
+    # then the lines are those of the same minute
+    assert around(fault, {log("a"): [Answer(lines)], log("b"): [Answer(at(2, "other"))]})[0] == {
+        "a": ["one"],
+        "b": ["other"],
+    }
+
+
+def test_a_log_that_has_ended_takes_no_place_among_the_followed_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given room for one log, and two pods, of which one has ended
+    monkeypatch.setattr("understudy_cli.pod_logs.MOST_PODS", 1)
+    first, second = samples.pod("a", "n", rank=0, status=ENDED), samples.pod("b", "n", rank=0)
+    read, ended = threading.Event(), samples.pod("b", "n", rank=0, status=ENDED)
+
+    def replaced() -> str:
+        """The second pod appears when the log of the first was read."""
+        assert read.wait(20)
+        events = [{"type": "ADDED", "object": second}, {"type": "MODIFIED", "object": ended}]
+        return "\n".join(map(json.dumps, events))
+
+    answers = {
+        PODS: [
+            Answer({"metadata": {"resourceVersion": "1"}, "items": [first]}),
+            Answer(make=replaced),
+            Answer(stays=True),
+        ],
+        log("a"): [Answer(at(1, "first"))],
+        log("b"): [Answer(at(2, "second"))],
+    }
+    lines: list[str] = []
+
+    def show(line: PodLogLine) -> None:
+        lines.append(line.text)
+        _, *readers = [x for x in threading.enumerate() if x not in before and x.name.endswith("(_follow)")]
+        for reader in readers:  # the first one watches the pods
+            reader.join(20)
+        read.set()
+
+    # when the logs are followed
+    before = set(threading.enumerate())
+    with scripted(answers) as server:
+        followed = Followed(server.api(), (Collection("pods", PODS, read=read_pod),))
+        FollowedLogs(server.api(), followed, "pods", Wanted(), -1).run(show)
+    # then both are printed
+    assert lines == ["first", "second"]

@@ -6,7 +6,15 @@ import pytest
 
 from tests.unit.cli import samples
 from understudy_cli.facts import Job, Recovery
-from understudy_cli.reading import read_event, read_job, read_node, read_pod, read_pool, recoveries_of
+from understudy_cli.reading import (
+    read_event,
+    read_job,
+    read_node,
+    read_pod,
+    read_pool,
+    read_recovery,
+    recoveries_of,
+)
 from understudy_cli.views import causes, goodput, jobs, nodes, phrases, spares, timeline
 
 
@@ -93,10 +101,36 @@ def test_why_names_the_first_failure_of_the_newest_fault_and_the_log_of_its_roun
 
 def test_why_has_the_next_step_while_no_pod_is_available() -> None:
     waits = samples.swap() | {"strategy": None, "resumedAt": None, "pauseSeconds": None}
-    found = job(phase="Recovering", recoveries=[waits])
+    found = job(phase="Recovering", recoveries=[waits], members={"desired": 2, "active": 1, "ready": 0})
     shown = causes.why(found, recoveries_of(found, ()), samples.NOW, 1, "understudy")
     assert "a recovery has been open for 2m" in shown.summary
     assert "free a node, or add spares: no pod can take the lost ranks" in shown.next_steps
+    assert shown.faults[0].strategy == "none yet: no pod is available for the lost ranks"
+
+
+def test_why_names_no_missing_pod_while_the_next_round_is_delayed() -> None:
+    """The coordinator waits between rounds that fail at their start."""
+    waits = samples.recovery(strategy=None, resumedAt=None, pauseSeconds=None)
+    found = job(phase="Recovering", recoveries=[waits])
+    shown = causes.why(found, recoveries_of(found, ()), samples.NOW, 1, "understudy")
+    assert shown.faults[0].strategy == "none yet: the next round has not begun"
+    assert not any("free a node" in step for step in shown.next_steps)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "strategy"),
+    [("Failed", "none: the job has failed"), ("Suspended", "none: the job was suspended"), ("Unknown", "not known")],
+)
+def test_why_names_the_end_of_a_recovery_without_a_strategy(outcome: str, strategy: str) -> None:
+    # given a job whose only fault has led to no round
+    lost = samples.recovery_object() | {"outcome": outcome, "strategy": None, "resumedAt": None, "pauseSeconds": None}
+    found = job(recoveries=[], lastRecovery=None, recoveriesByStrategy={})
+    # when a user asks why
+    shown = causes.why(found, recoveries_of(found, [read_recovery(lost)]), samples.NOW, 1, "understudy")
+    # then the fault is explained, and no pod is missing
+    assert shown.summary == "llm: Running, round 2"
+    assert (shown.faults[0].strategy, shown.faults[0].pause) == (strategy, f"ended: {outcome}")
+    assert not any("free a node" in step for step in shown.next_steps)
 
 
 def test_why_of_a_job_that_no_operator_has_seen_sends_to_the_doctor() -> None:
@@ -132,6 +166,24 @@ def test_conditions_in_their_ordinary_state_are_not_in_a_timeline() -> None:
     assert (
         timeline.timeline(job(conditions=[blocked]), (), ())[-1].text == "True (QuotaExceeded): the quota allows 2 pods"
     )
+
+
+@pytest.mark.parametrize(
+    ("condition", "is_warning"),
+    [
+        (samples.condition("SlowRank", "True", "OthersWait", "rank 3 (pod w-0)"), True),
+        (samples.condition("SlowRank", "False", "NoneFound"), False),
+        (samples.condition("Suspended", "False", "ResumeJobs", "the job is resumed"), False),
+        (samples.condition("StartupPolicyInProgress", "False", "InOrderStartupPolicyInProgress"), False),
+        (samples.condition("PoolAvailable", "False", "NoSpareNeeded", "no rank is vacant"), False),
+        (samples.condition("Recovering", "True", "Recovering"), True),
+        (samples.condition("Ready", "False", "Pending", "no node has room"), True),
+        (samples.condition("SparesReady", "False", "TooFewSpares", "0 of 1"), True),
+    ],
+)
+def test_only_conditions_in_trouble_are_warnings_of_a_timeline(condition: dict[str, Any], is_warning: bool) -> None:
+    last = timeline.timeline(job(conditions=[condition]), (), ())[-1]
+    assert (last.kind, last.is_warning) == (condition["type"], is_warning)
 
 
 def test_events_about_faults_count_if_the_status_has_none() -> None:

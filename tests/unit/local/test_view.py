@@ -53,14 +53,14 @@ def test_open_and_finished_recoveries_have_a_line_each() -> None:
     assert recovery_lines([done, swap, waits], parse_time("2026-11-20T10:01:14.000000Z")) == [
         "round 1: Process, rank 3 on node-1: killed by SIGKILL -> InPlace 0.07 s",
         "round 1: Process, rank 3 on node-1: killed by SIGKILL -> SpareSwap 0.07 s (pod p failed twice within 1 h)",
-        "round 2: Pod, a member: its connection ended -> waiting for a replacement member, for 73 s so far",
+        "round 2: Pod, a member: its connection ended -> no strategy yet, for 73 s so far",
     ]
 
 
 def test_an_open_recovery_has_no_negative_duration_if_the_clock_was_set_back() -> None:
     entry = RecoveryStatus(Fault.POD, AT, round=2, cause=CauseStatus(message="gone"))
     (line,) = recovery_lines([entry], parse_time("2026-11-20T09:59:00.000000Z"))
-    assert line.endswith("waiting for a replacement member, for 0 s so far")
+    assert line.endswith("no strategy yet, for 0 s so far")
 
 
 def test_only_the_newest_are_shown() -> None:

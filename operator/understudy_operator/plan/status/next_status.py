@@ -136,10 +136,13 @@ def _phase_of_world(observed: Observed, status: JobStatus, now: float) -> str:
     if unreported_loss(observed, now):
         return "Recovering"
     if observed.snapshot is None or not reports_rank_holders(observed, observed.snapshot):
-        return "Recovering" if observed.job.status.phase == "Recovering" else "Running"
+        phase = observed.job.status.phase
+        return phase if phase in ("Starting", "Recovering") else "Running"
     if observed.snapshot.waiting_for:
         starts = any(member.workers is WorkersState.STARTING for member in observed.snapshot.members)
-        return "Starting" if starts and not status.recoveries else "Recovering"
+        # The first round after a suspension is no recovery, although status has recoveries from before.
+        is_first = observed.snapshot.token.round == 0 and not any(entry.is_open for entry in status.recoveries)
+        return "Starting" if starts and (is_first or not status.recoveries) else "Recovering"
     # A recovery of the rollouts may be open while a later one, of the training, has ended.
     return "Recovering" if any(entry.is_open for entry in status.recoveries) else "Running"
 

@@ -47,6 +47,15 @@ def test_the_longest_wait_of_each_phase_is_reported():
     assert result == {("Pending",): 0.0, ("Starting",): 0.0, ("Recovering",): 90.0, ("Restarting",): 0.0}
 
 
+def test_a_job_that_was_suspended_waits_since_it_was_resumed():
+    # given a job that is Recovering, was resumed 20 s ago, and was suspended a week before
+    waits = job("Recovering", NOW - 604_800)
+    resumed = Condition("Suspended", "False", "ResumeJobs", "", whole_seconds(NOW - 20))
+    waits = replace(waits, conditions=(*waits.conditions, resumed))
+    # then it has waited for 20 s
+    assert gauges.longest_waits([waits], NOW)[("Recovering",)] == 20.0
+
+
 def test_spares_and_rollouts_of_jobs_that_have_not_ended_are_counted():
     spares, rollouts = Spares(desired=2, ready=1, claimed=1), RolloutsStatus(fresh=3, uncertain=1)
     jobs = [job("Running", spares=spares, rollouts=rollouts)] * 2

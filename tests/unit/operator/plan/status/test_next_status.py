@@ -74,7 +74,22 @@ def test_each_observation_has_its_phase(case: str):
     assert status_of(given)["phase"] == phase
 
 
-@pytest.mark.parametrize("phase", ["Running", "Recovering"])
+def test_the_first_round_after_a_suspension_is_no_recovery():
+    # given a job with a recovery that had ended before the job was suspended
+    ended_before = {"fault": "Process", "detectedAt": micro_time(NOW - 900), "resumedAt": micro_time(NOW - 890)}
+    starts = [member(A0, 0, WorkersState.STARTING), member(A1, 1)]
+    # when the workers of its first round start
+    status = after(in_round(0, recoveries=[ended_before]), a_snapshot(starts, waiting_for="A0"))
+    # then it starts, and does not recover
+    assert status["phase"] == "Starting"
+    # but a fault of this round, and a later round, are a recovery
+    fault = a_snapshot(starts, waiting_for="A0", recoveries=[a_recovery()])
+    assert after(in_round(0, recoveries=[ended_before]), fault)["phase"] == "Recovering"
+    later = a_snapshot(starts, waiting_for="A0", number=1)
+    assert after(in_round(1, recoveries=[ended_before]), later)["phase"] == "Recovering"
+
+
+@pytest.mark.parametrize("phase", ["Starting", "Running", "Recovering"])
 @pytest.mark.parametrize("snapshot", [None, a_snapshot([member(A0, None)], epoch=2)])
 def test_the_phase_does_not_change_without_a_report_of_a_coordinator(phase: str, snapshot: Snapshot | None):
     assert after(in_round(0, phase=phase), snapshot)["phase"] == phase
