@@ -61,10 +61,10 @@ def configure(env: Mapping[str, str], text: str) -> None:
 
 
 class TextLines(logging.Formatter):
-    def formatMessage(self, record: logging.LogRecord) -> str:
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging calls it)
         return _escaped(super().formatMessage(record))
 
-    def formatException(self, ei: Any) -> str:
+    def formatException(self, ei: Any) -> str:  # noqa: N802 (logging calls it)
         return "\n".join(map(_escaped, super().formatException(ei).split("\n")))
 
 

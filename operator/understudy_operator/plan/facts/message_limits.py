@@ -6,8 +6,8 @@ Rules:
   the time of a recovery identifies the recovery.
 - A number that does not fit into status ends the connection: WireError names it. A number that only describes a fault
   is dropped.
-- Of a list that a coordinator keeps short, the operator reads as many entries as an honest coordinator sends. A reconcile
-  works on them outside of the CPU time that the messages of a job may take (runtime/line.py).
+- Of the recoveries and the blocked replicas, the operator reads as many as an honest coordinator sends. The CPU time of
+  a reconcile, which works on them, is not limited as that of the messages (runtime/line.py).
 - Texts are cut to a readable length: the operator writes them to status, conditions and events, in its own name and as
   often as a coordinator changes them.
 """

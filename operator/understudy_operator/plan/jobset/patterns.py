@@ -30,8 +30,8 @@ def invalid_pattern(spec: JobSpec) -> str:
             compiled = _compiled_if_short(pattern)
             if isinstance(compiled, str):
                 return (
-                    f"failurePolicy.rules[{number}].onJobFailureMessagePatterns: {pattern[:LONGEST]!r} is not a regular "
-                    f"expression of RE2 ({compiled}): correct the pattern"
+                    f"failurePolicy.rules[{number}].onJobFailureMessagePatterns: {pattern[:LONGEST]!r} is not a "
+                    f"regular expression of RE2 ({compiled}): correct the pattern"
                 )
     return ""
 

@@ -88,7 +88,7 @@ async def test_two_leaders_write_an_event_that_status_records_once_and_other_eve
 
 
 @pytest.mark.parametrize(
-    "message, note",
+    ("message", "note"),
     [
         ("x" * 1025, "x" * 1024),
         ("é" * 1000, "é" * 512),
