@@ -54,8 +54,8 @@ async def test_a_job_that_is_created_is_known_at_once(cluster: Cluster):
 
 @pytest.mark.attack(
     "A1",
-    "creates a TrainingJob of 1,000 Jobs whose template has 50,000 values",
-    before="the operator kept all manifests, of 4 GB, until the last one was sent",
+    "creates a TrainingJob of 1,000 Jobs whose template has 75,000 values",
+    before="the operator kept all manifests, of 5 GB, until the last one was sent",
 )
 async def test_a_manifest_is_in_memory_only_while_it_is_sent(cluster: Cluster):
     manifests = CountedManifests()

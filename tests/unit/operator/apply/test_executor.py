@@ -76,8 +76,8 @@ def a_creation(name: str = "a") -> CreatePod:
 
 @pytest.mark.attack(
     "A1",
-    "creates a TrainingJob of 1,000 pods whose template has 50,000 values",
-    before="the operator kept all manifests, of 4 GB, until the last one was sent",
+    "creates a TrainingJob of 1,000 pods whose template has 75,000 values",
+    before="the operator kept all manifests, of 5 GB, until the last one was sent",
 )
 async def test_a_manifest_is_in_memory_only_while_it_is_sent(given: Given):
     manifests = CountedManifests()

@@ -69,8 +69,8 @@ def test_a_resumed_job_gets_the_numbers_of_the_changed_spec():
 
 @pytest.mark.attack(
     "A1",
-    "creates a TrainingJob of 1,000 Jobs whose template has 50,000 values",
-    before="the plan had all manifests, of 4 GB: the operator was killed, again after each restart",
+    "creates a TrainingJob of 1,000 Jobs whose template has 75,000 values",
+    before="the plan had all manifests, of 5 GB: the operator was killed, again after each restart",
 )
 def test_a_plan_does_not_have_the_manifests_of_its_jobs():
     # given a job of 200 Jobs without a launcher, whose template has 500 variables

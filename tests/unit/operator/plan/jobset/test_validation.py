@@ -259,7 +259,7 @@ def test_a_job_that_exceeds_the_operators_memory_is_rejected_and_not_planned(
 @pytest.mark.attack(
     "A1",
     "creates a suspended TrainingJob of three million Jobs that train as one, while the webhook does not answer",
-    before="the operator counted them in each reconcile, in 1 GB of memory",
+    before="the operator counted them in each reconcile, in 0.8 GB of memory",
 )
 def test_the_jobs_of_a_suspended_job_that_exceeds_the_operators_memory_are_not_counted() -> None:
     job = a_job(replicas=100_000, parallelism=1, spec={"suspend": True})

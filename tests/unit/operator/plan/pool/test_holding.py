@@ -41,8 +41,8 @@ def kept_off(tolerations: list[dict[str, str]]) -> list[str]:
 
 @pytest.mark.attack(
     "A1",
-    "creates a pool of 1,000 spares whose template has 50,000 values",
-    before="the plan had all manifests, of 4 GB: the operator was killed, again after each restart",
+    "creates a pool of 1,000 spares whose template has 75,000 values",
+    before="the plan had all manifests, of 5 GB: the operator was killed, again after each restart",
 )
 def test_a_plan_does_not_have_the_manifests_of_its_spares():
     # given a pool of 200 spares, whose template has 500 variables
