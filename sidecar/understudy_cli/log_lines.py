@@ -10,10 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 _RANK = re.compile(r"\[rank ([0-9]{1,7})\] ")
-_ROUND = re.compile(r"understudy launcher: round=[0-9]+\.[0-9]+\.([0-9]+) workers started ranks=([0-9]+)-([0-9]+)/")
+_ROUND = re.compile(
+    r"understudy launcher: round=[0-9]+\.[0-9]+\.([0-9]{1,15}) workers started ranks=([0-9]{1,7})-([0-9]{1,7})/"
+)
 _DUMP = re.compile(
-    r"understudy launcher: round=[0-9]+\.[0-9]+\.([0-9]+) worker local_rank=[0-9]+ rank=([0-9]+) made no step for "
-    r"(.*): its stacks follow"
+    r"understudy launcher: round=[0-9]+\.[0-9]+\.([0-9]{1,15}) worker local_rank=[0-9]+ rank=([0-9]{1,7}) made no step "
+    r"for (.*): its stacks follow"
 )
 #: Lines of faulthandler.
 _STACK = re.compile(r'(?:Current thread|Thread) 0x[0-9a-fA-F]+|  File "|  \.\.\.|  <')
@@ -21,6 +23,8 @@ _STACK = re.compile(r'(?:Current thread|Thread) 0x[0-9a-fA-F]+|  File "|  \.\.\.
 _BELOW_SCRIPT = "/understudy_zygote/"
 _THREAD_ID = re.compile(r"(thread|Thread) 0x[0-9a-fA-F]+")
 STACK_LINES = 2_000
+#: Ranks of one pod. A line with more was not written by a launcher.
+MOST_RANKS = 1_024
 
 
 @dataclass(frozen=True)
@@ -40,9 +44,9 @@ class LogFilter:
         self.has_prefixes = False  # whether any line had the prefix of a rank
 
     def takes(self, line: str) -> bool:
-        started = _ROUND.match(line)
+        started = _started_in(line)
         if started is not None:
-            self._round = int(started[1])
+            self._round = started[0]
         prefix = _RANK.match(line)
         self.has_prefixes = self.has_prefixes or prefix is not None
         if self._wanted.round is not None and self._round != self._wanted.round:
@@ -50,8 +54,17 @@ class LogFilter:
         if self._wanted.rank is None:
             return True
         if started is not None:
-            return int(started[2]) <= self._wanted.rank <= int(started[3])
+            return self._wanted.rank in started[1]
         return prefix is not None and int(prefix[1]) == self._wanted.rank
+
+
+def _started_in(line: str) -> tuple[int, range] | None:
+    """The round and the ranks in a launcher's line about the start of its workers; None for any other line."""
+    found = _ROUND.match(line)
+    if found is None:
+        return None
+    ranks = range(int(found[2]), int(found[3]) + 1)
+    return (int(found[1]), ranks) if len(ranks) <= MOST_RANKS else None
 
 
 @dataclass(frozen=True)
@@ -118,9 +131,9 @@ class RoundLines:
         ranks, found = range(0), list[tuple[int, str]]()
         is_wanted = True
         for line in lines:
-            started = _ROUND.match(line)
+            started = _started_in(line)
             if started is not None:
-                number, of_round = int(started[1]), range(int(started[2]), int(started[3]) + 1)
+                number, of_round = started
                 if round_number is not None and number > round_number:
                     return cls(ranks or of_round, tuple(found))
                 is_wanted = round_number in (None, number)

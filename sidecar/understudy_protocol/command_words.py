@@ -7,6 +7,7 @@ file is in the pod, so only the launcher reads it. Numbers have to be written as
 have a value on the pod's node only.
 """
 
+import itertools
 import os
 import re
 from collections.abc import Sequence
@@ -140,20 +141,17 @@ def _is_accelerate(words: Sequence[str]) -> bool:
 
 
 def _without_env(words: Sequence[str]) -> list[str]:
-    rest = list(words)
-    if rest and os.path.basename(rest[0]) == "env":
-        del rest[0]
-        while rest and _ASSIGNMENT.fullmatch(rest[0]):
-            del rest[0]
-    return rest
+    if words and os.path.basename(words[0]) == "env":
+        return list(itertools.dropwhile(_ASSIGNMENT.fullmatch, words[1:]))
+    return list(words)
 
 
 def _is_torchs_program(arguments: Sequence[str]) -> bool:
     """arguments: of a Python."""
-    left = list(arguments)
-    while left:
-        word = left.pop(0)
+    words = iter(arguments)
+    for word in words:
         if word == "-m":
+            left = list(words)
             is_accelerate = left[:1] == [_ACCELERATE_MODULE] and any(map(_ELASTIC_OPTION.match, left))
             return is_accelerate or (bool(left) and left[0] in _MODULES)
         if word.startswith("-c"):
@@ -161,7 +159,7 @@ def _is_torchs_program(arguments: Sequence[str]) -> bool:
         if word.startswith("-m"):
             return word[2:] in _MODULES
         if word in _WITH_VALUE:
-            del left[:1]
+            next(words, None)
         elif not word.startswith("-"):
             return os.path.basename(word) == "torchrun"
     return False

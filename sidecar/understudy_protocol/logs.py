@@ -1,5 +1,8 @@
 """The log format of all our programs: text for people, or one JSON object a line for log collectors.
 
+Messages contain texts of users, pods and other programs. So a record in text is one line, with its traceback below, and
+characters that are not printable are escaped: no text looks like a line of another record, or changes a terminal.
+
 UNDERSTUDY_LOG_FORMAT selects the format. A JSON line has time, level, logger and message, the fields of its context
 (namespace, job, pool), and error, with the traceback, if there is one. A task sets its context once with `about`, and
 tasks that it starts inherit the context. kopf's log records of an object have a reference to the object, which becomes
@@ -51,10 +54,24 @@ def configure(env: Mapping[str, str], text: str) -> None:
     except ValueError as error:
         as_json, wrong = False, error
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if as_json else logging.Formatter(text, "%Y-%m-%dT%H:%M:%S"))
+    handler.setFormatter(JsonLines() if as_json else TextLines(text, "%Y-%m-%dT%H:%M:%S"))
     logging.basicConfig(level=level, handlers=[handler])
     if wrong is not None:
         raise wrong
+
+
+class TextLines(logging.Formatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging calls it)
+        return _escaped(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 (logging calls it)
+        return "\n".join(map(_escaped, super().formatException(ei).split("\n")))
+
+
+def _escaped(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(x if x.isprintable() else x.encode("unicode_escape").decode() for x in text)
 
 
 class JsonLines(logging.Formatter):

@@ -53,11 +53,12 @@ class JobExecutor:
         return [*refusals, *(refusal for result in await in_parallel(others) for refusal in result)]
 
     async def _create(self, owner: ReconciledObject, intent: CreateJob) -> Refusal | None:
-        path = collection_path_of(intent.manifest)
         await self._pace.acquire(owner.namespace, owner.uid)
-        refusal = await create_controlled(self._api, self._store, Kind.CHILD, path, intent)
+        manifest = intent.manifest
+        path = collection_path_of(manifest)
+        refusal = await create_controlled(self._api, self._store, Kind.CHILD, path, manifest, intent_key(intent))
         if refusal is None:
-            log.info("%s/%s created: %s", owner.namespace, intent.manifest["metadata"]["name"], intent.reason)
+            log.info("%s/%s created: %s", owner.namespace, manifest["metadata"]["name"], intent.reason)
         return refusal
 
     async def _change_job(self, owner: ReconciledObject, intent: DeleteJob | PatchJob) -> list[Refusal]:

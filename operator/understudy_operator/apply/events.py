@@ -5,6 +5,7 @@ Rules:
 - Its name is derived from the reported fact. So the API server rejects a second write as AlreadyExists, and users see
   the event once. A new leader relies on this: it sends the recorded facts again (recorded_events).
 - Reconciles never wait for events: each object has a task that sends its events.
+- An object's events are sent at most BURST at once, then EVENTS_PER_S: a coordinator decides how often a fault begins.
 - An event that the API server rejects is logged and dropped, and so is one that could not be sent for KEPT_S.
 """
 
@@ -26,9 +27,12 @@ from understudy_operator.runtime.api import API_FAILURES, Api, ApiError
 from understudy_operator.runtime.clock import Backoffs
 
 KEPT_S = RECENT_S
+EVENTS_PER_S, BURST = 2.0, 100.0
 #: For one object. Beyond this the oldest are dropped.
 MOST_WAITING = 200
 NAME_CHARACTERS = 230
+#: The API server rejects an event with a longer note.
+NOTE_BYTES = 1024
 log = logging.getLogger(__name__)
 
 
@@ -40,14 +44,14 @@ def event_of(regarding: Mapping[str, str], event: Event) -> Raw:
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": {
-            "name": f"{regarding['name'][:NAME_CHARACTERS]}.{digest}",
+            "name": f"{regarding['name'][:NAME_CHARACTERS].rstrip('-.')}.{digest}",
             "namespace": namespace_of(regarding),
         },
         "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         "type": event.type,
         "reason": event.reason,
         "action": event.reason,
-        "note": event.message[:1024],
+        "note": event.message.encode(errors="replace")[:NOTE_BYTES].decode(errors="ignore"),
         "reportingController": "understudy.dev/operator",
         "reportingInstance": os.environ.get("HOSTNAME", "understudy-operator"),
         "regarding": regarding,
@@ -74,10 +78,11 @@ async def send_event(api: Api, pace: Pace, regarding: Mapping[str, str], event: 
 
 
 class Outbox:
-    """The unwritten events of one object, the oldest first."""
+    """The unwritten events of one object, the oldest first. pace: of all writes of this operator."""
 
     def __init__(self, api: Api, pace: Pace, steady: Callable[[], float]) -> None:
         self._api, self._pace, self._steady = api, pace, steady
+        self._own_pace = Pace(steady, EVENTS_PER_S, BURST)
         self._waiting: deque[tuple[float, Mapping[str, str], Event]] = deque(maxlen=MOST_WAITING)
         self._task: asyncio.Task[None] | None = None
 
@@ -105,6 +110,7 @@ class Outbox:
     async def _send_all(self) -> None:
         pauses = iter(Backoffs())
         while self._waiting:
+            await self._own_pace.acquire("", "")
             entry = self._waiting[0]
             added_at, regarding, event = entry
             try:

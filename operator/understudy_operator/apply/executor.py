@@ -80,7 +80,7 @@ class Executor:
         metadata, (plural, kind) = intent.manifest["metadata"], _PLURALS[intent.manifest["kind"]]
         path = f"/api/v1/namespaces/{metadata['namespace']}/{plural}"
         await self.pace.acquire(metadata["namespace"], metadata["labels"][names.LABEL_JOB_UID])
-        return await create_controlled(self._api, self._store, kind, path, intent)
+        return await create_controlled(self._api, self._store, kind, path, intent.manifest, intent_key(intent))
 
     async def _create_secret(self, intent: Create) -> Refusal | None:
         """An existing Secret counts as created: its name contains the uid of its owner, so it is that owner's."""
@@ -165,12 +165,13 @@ class Executor:
         refusals += await slow_start(intents, partial(self._create_pod, owner))
 
     async def _create_pod(self, owner: ReconciledObject, intent: CreatePod) -> Refusal | None:
-        name = intent.manifest["metadata"]["name"]
         path = f"/api/v1/namespaces/{owner.namespace}/pods"
         await self.pace.acquire(owner.namespace, owner.uid)
+        manifest = intent.manifest
+        name = manifest["metadata"]["name"]
         pending = self._unanswered.setdefault(owner.uid, {}).setdefault(name, _PendingCreation(intent))
         try:
-            raw = await self._api.create(path, intent.manifest)
+            raw = await self._api.create(path, manifest)
         except NotLeading:
             self._forget_unanswered(owner.uid, name)
             raise

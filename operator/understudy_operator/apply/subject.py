@@ -25,7 +25,7 @@ from understudy_operator.plan.facts.ownership import (
 from understudy_operator.plan.facts.pool_facts import Pool
 from understudy_operator.plan.facts.refusals import ADDRESS_TAKEN, Refusal, read_refusal
 from understudy_operator.plan.facts.status import Record, written
-from understudy_operator.plan.intents import Create, CreateJob, Event, Intent, Manifest, intent_key
+from understudy_operator.plan.intents import Event, Intent, Manifest, intent_key
 from understudy_operator.runtime.api import Api, ApiError
 from understudy_operator.runtime.clock import Backoffs
 
@@ -90,15 +90,17 @@ def _subject(owner: ReconciledObject) -> _Subject:
 
 
 async def create_controlled(
-    api: Api, store: Store, kind: Kind, path: str, intent: Create | CreateJob
+    api: Api, store: Store, kind: Kind, path: str, manifest: Manifest, key: str
 ) -> Refusal | None:
-    """Create the object, which the reconciled object controls. Returns the rejection; None once the object exists."""
-    manifest = intent.manifest
+    """Create the object, which the reconciled object controls. Returns the rejection; None once the object exists.
+
+    key: intent_key() of the creation.
+    """
     name = manifest["metadata"]["name"]
     try:
         raw = await _create(api, path, manifest)
     except ApiError as error:
-        if refusal := read_refusal(error.status, str(error), key=intent_key(intent)):
+        if refusal := read_refusal(error.status, str(error), key=key):
             return refusal
         if error.reason != "AlreadyExists":
             raise
@@ -108,7 +110,7 @@ async def create_controlled(
         return Refusal(
             f"{manifest['kind']} {name} exists and does not belong to this job, which waits until that object is "
             "deleted: delete it, or give the job another name",
-            key=intent_key(intent),
+            key=key,
         )
     store.put(kind, raw)
     return None

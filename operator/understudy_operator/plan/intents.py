@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, assert_never
 
 from understudy_operator.plan.facts.recovery_objects import RecoveryFields
@@ -25,22 +24,27 @@ class Create:
 
 
 @dataclass(frozen=True, eq=False, match_args=False)
-class CreatePod:
-    """build: the manifest, or a function that makes it at its first use.
+class _Creation:
+    """build: the manifest, or a function that makes it whenever it is used.
 
-    The manifests of thousands of pods take a second, in which the operator would do nothing for other jobs.
+    The manifests of thousands of objects take seconds, in which the operator would do nothing for other jobs, and more
+    memory than it has: the template in one TrainingJob may have a megabyte.
     """
 
     __match_args__ = ("manifest", "reason")
     build: Manifest | Callable[[], Manifest] = field(repr=False)
     reason: str
 
-    @cached_property
+    @property
     def manifest(self) -> Manifest:
         return self.build() if callable(self.build) else self.build
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, CreatePod) and (self.manifest, self.reason) == (other.manifest, other.reason)
+        return type(other) is type(self) and (self.manifest, self.reason) == (other.manifest, other.reason)
+
+
+class CreatePod(_Creation):
+    """Create a pod."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +81,8 @@ class ReleasePod:
 PodIntent = CreatePod | DeletePod | PatchPod | ReleasePod
 
 
-@dataclass(frozen=True)
-class CreateJob:
+class CreateJob(_Creation):
     """Create a child Job. If the job's Job of that name exists already, that is no error."""
-
-    manifest: Manifest
-    reason: str
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ Keep = Callable[[Raw], Raw | None]
 #: Called for each request: method, path, result (Ok, the status of an error, or NoAnswer), seconds.
 OnResponse = Callable[[str, str, str, float], None]
 FIELD_MANAGER = "understudy-operator"
-REQUEST_S = 30.0
+#: Longer than an admission webhook may take, 30 s: otherwise a creation that waits for one would never get its answer.
+REQUEST_S = 35.0
 #: Items of a page of a list. If the page has more than ANSWER_BYTES, it is requested again with fewer items.
 PAGE, SMALLER = 500, 8
 #: Limit for an answer. etcd accepts objects of 1.5 MiB; 500 pods of an ordinary job have 5 MB.

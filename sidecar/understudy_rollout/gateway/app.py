@@ -160,7 +160,7 @@ class GatewayApp:
         return web.json_response({**response, "previous": previous}, dumps=_json)
 
     def _check_token(self, request: web.Request, header: str = "Authorization") -> None:
-        given = request.headers.get(header, "").encode()
+        given = request.headers.get(header, "").encode(errors="surrogateescape")  # the client may send any bytes
         if not hmac.compare_digest(given, b"Bearer " + self._token):
             raise web.HTTPUnauthorized(text=f"{header}: expected the bearer token of this gateway\n")
 
@@ -215,9 +215,7 @@ class GatewayApp:
         if isinstance(error, EngineGone):
             self._watch.check()
         if answer.begun is not None:
-            if request.transport is not None:
-                request.transport.abort()
-            return answer.begun
+            return _cut_off(request, answer.begun)
         if isinstance(error, bodies.TooLarge):
             return web.Response(status=413, text=str(error))
         denied = self._flights.denied()
@@ -242,6 +240,8 @@ class GatewayApp:
         try:
             await self._proxy.pass_on(request, None, answer, "")
         except (EngineGone, aiohttp.ClientError) as error:
+            if answer.begun is not None:
+                return _cut_off(request, answer.begun)
             return web.Response(status=502, text=f"the inference server does not answer: {error}\n")
         return _await_answer(answer)
 
@@ -265,6 +265,13 @@ def _continue_without_caller(task: "Optional[asyncio.Task[Any]]") -> None:
     """The task was canceled, but answers instead of ending."""
     if task is not None and hasattr(task, "uncancel"):  # since Python 3.11
         task.uncancel()
+
+
+def _cut_off(request: web.Request, begun: web.StreamResponse) -> web.StreamResponse:
+    """The server has broken off this answer: close the connection, so that the client does not take it as complete."""
+    if request.transport is not None:
+        request.transport.abort()
+    return begun
 
 
 def _await_answer(answer: ClientAnswer) -> web.StreamResponse:

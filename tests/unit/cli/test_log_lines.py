@@ -4,7 +4,7 @@ import pytest
 
 from tests.unit.cli import samples
 from understudy_cli.command_errors import WrongCall
-from understudy_cli.log_lines import LogFilter, Wanted, grouped, newest_dumps, ranges
+from understudy_cli.log_lines import LogFilter, RoundLines, Wanted, grouped, newest_dumps, ranges
 from understudy_cli.pod_logs import pods_to_read
 from understudy_cli.reading import read_pod
 
@@ -40,6 +40,25 @@ def test_a_round_lasts_until_the_next_one_starts() -> None:
 
 def test_a_rank_in_a_round_in_which_another_pod_held_it_has_no_lines() -> None:
     assert taken(rank=3, round=1) == []
+
+
+@pytest.mark.attack(
+    "B2",
+    "a worker writes a line of a launcher with a number of 5,000 digits, or with 10 million ranks",
+    before="`understudy logs`, `stacks` and `why` ended with a traceback, or filled the memory",
+)
+def test_lines_with_numbers_that_no_launcher_writes_are_lines_of_a_worker() -> None:
+    started = "understudy launcher: round=1.1.{} workers started ranks={}-{}/8"
+    stacks = "understudy launcher: round=1.1.{} worker local_rank=0 rank={} made no step for 300 s: its stacks follow"
+    long = "9" * 5_000
+    lines = [started.format(*of) for of in ((long, 0, 3), (1, long, 3), (1, 0, long), (1, 0, 9_999_999))]
+    lines += [stacks.format(long, 0), stacks.format(1, long)]
+    for line in lines:
+        assert LogFilter(Wanted()).takes(line)
+        assert not LogFilter(Wanted(rank=0)).takes(line)
+        assert not LogFilter(Wanted(round=1)).takes(line)
+        assert RoundLines.read([line], None) == RoundLines(range(0), ())
+        assert newest_dumps([line, '[rank 0]   File "a.py", line 1 in f']) == {}
 
 
 def test_ranks_with_equal_stacks_are_one_group_and_the_smallest_group_is_first() -> None:

@@ -154,6 +154,20 @@ def test_a_megabyte_of_text_is_read_in_a_moment(part: str) -> None:
     assert time.process_time() - began < 5.0
 
 
+@pytest.mark.attack(
+    "A1",
+    "creates a TrainingJob whose command is `env` or a Python with 100,000 words",
+    before="each reconcile of the job took 2 s, in which the operator did nothing for other jobs",
+)
+@pytest.mark.parametrize("command", [["env", "A=1"], ["python3", "-u"], ["python3", "-W"]])
+def test_a_command_of_many_words_is_read_in_time_in_proportion_to_them(command: list[str]) -> None:
+    words = [command[0], *command[1:] * 600_000]
+    began = time.process_time()
+    assert not calls_torchrun(words)
+    assert program_of_ranks(words) == ""
+    assert time.process_time() - began < 2.0
+
+
 @pytest.mark.parametrize(
     ("words", "may"),
     [

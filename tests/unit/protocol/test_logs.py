@@ -1,4 +1,4 @@
-"""Lines of JSON for a collector, from our own loggers and from kopf's; text lines stay unchanged."""
+"""Lines of JSON for a collector, from our own loggers and from kopf's; and lines of text."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ import pytest
 from kopf._core.actions.loggers import ObjectLogger
 
 from understudy_protocol import logs
-from understudy_protocol.logs import JsonLines
+from understudy_protocol.logs import JsonLines, TextLines
 
 log = logging.getLogger("understudy_operator.controllers.job_worker")
 
@@ -90,6 +90,29 @@ def test_an_error_has_its_traceback_in_the_same_line(lines: Lines):
     assert logged["message"] == "a pass failed"
     assert logged["error"].startswith("Traceback")
     assert logged["error"].endswith("ValueError: no such fact")
+
+
+@pytest.mark.attack(
+    "B2",
+    "a coordinator reports a fault whose text has line ends and sequences for a terminal",
+    before="the operator's log had lines that another text looked like, and `kubectl logs` set the terminal's title",
+)
+def test_a_text_of_a_user_is_neither_another_line_nor_a_command_for_a_terminal():
+    formatter = TextLines("%(levelname)s %(message)s")
+    text = "it was lost\nERROR the key is wrong\r\x1b]0;title\x07 \x9b2J \u202eevil"
+    record = logging.LogRecord("log", logging.INFO, "", 1, "llm-0 deleted: %s — “é”", (text,), None)
+    expected = r"INFO llm-0 deleted: it was lost\nERROR the key is wrong\r\x1b]0;title\x07 \x9b2J \u202eevil — “é”"
+    assert formatter.format(record) == expected
+
+
+def test_a_traceback_keeps_its_lines_and_has_no_command_for_a_terminal():
+    try:
+        raise ValueError("\x1b[2J")
+    except ValueError as error:
+        record = logging.LogRecord("log", logging.INFO, "", 1, "failed", (), (type(error), error, error.__traceback__))
+    lines = TextLines("%(message)s").format(record).splitlines()
+    assert lines[:2] == ["failed", "Traceback (most recent call last):"]
+    assert lines[-1] == r"ValueError: \x1b[2J"
 
 
 def test_a_line_of_kopf_about_an_object_has_its_reference(lines: Lines):

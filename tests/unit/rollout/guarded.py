@@ -73,6 +73,7 @@ class Server:
         app.router.add_post("/tokenize", self._tokenize)
         app.router.add_post("/control/{call}", self._control)
         app.router.add_get("/health", self._health)
+        app.router.add_get("/metrics", self._metrics)
         self.runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.01)
         await self.runner.setup()
         await web.TCPSite(self.runner, "127.0.0.1", self.port).start()
@@ -115,6 +116,15 @@ class Server:
             text=f"{headers.get('Content-Length')} {headers.get('Transfer-Encoding')} {len(body)}",
             headers={"X-Body-Ends-With": body[-4:].decode("latin-1")},
         )
+
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        """The first 1,000 of 100,000 bytes. Then the server breaks off."""
+        response = web.StreamResponse(headers={"Content-Length": "100000"})
+        await response.prepare(request)
+        await response.write(b"x" * 1000)
+        assert request.transport is not None
+        request.transport.abort()
+        return response
 
     async def _health(self, request: web.Request) -> web.Response:
         """Like SGLang's: it generates a token."""

@@ -119,6 +119,18 @@ async def test_an_answer_of_known_length_comes_whole() -> None:
 
 
 @in_virtual_time
+async def test_metrics_that_the_server_breaks_off_are_not_continued_with_an_error() -> None:
+    async with guarded() as site:
+        # given a client that gets a part of the metrics
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"Content-Length: 100000" in await reader.readuntil(b"\r\n\r\n")
+        # then its connection ends after that part, so it does not take another answer for the rest
+        assert await reader.read() == b"x" * 1000
+        writer.close()
+
+
+@in_virtual_time
 async def test_running_requests_are_aborted_before_the_update_continues() -> None:
     async with guarded() as site:
         site.server.waits, site.server.tokens = True, 5

@@ -337,6 +337,21 @@ async def test_a_request_that_is_not_http_is_not_logged(caplog: pytest.LogCaptur
         assert [record.getMessage() for record in caplog.records if record.levelname != "INFO"] == []
 
 
+@pytest.mark.attack(
+    "D2", "sends a token to a gateway that is not UTF-8", before="a traceback was logged for each request"
+)
+@in_virtual_time
+async def test_a_token_that_is_not_utf_8_is_rejected_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with guarded() as site:
+        for head in (b"POST /understudy/v1/weights/close", b"GET /understudy/v1/engine/health"):
+            for field in (b"Authorization", b"Proxy-Authorization"):
+                reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+                writer.write(head + b" HTTP/1.1\r\nHost: x\r\n" + field + b": Bearer \xff\r\n\r\n")
+                assert (await reader.readline()).split(b" ")[1] == b"401"
+                writer.close()
+        assert [record.getMessage() for record in caplog.records if record.levelname != "INFO"] == []
+
+
 @pytest.mark.parametrize("length", [9, 1 << 20])
 @in_virtual_time
 async def test_a_body_that_does_not_arrive_within_30_s_ends_its_connection(length: int) -> None:

@@ -22,6 +22,7 @@ from understudy_protocol.copies import RequestCopy, SendCopies
 from understudy_protocol.enums import RoundToken
 from understudy_protocol.snapshot_files import own_file_bytes
 from understudy_protocol.snapshots import CopyPlan, FetchedStep, SavedStep
+from understudy_sidecar import peer_calls
 from understudy_sidecar.client import Address
 from understudy_sidecar.copy_commands import Setup
 from understudy_sidecar.copy_link import CopyLink
@@ -391,6 +392,31 @@ async def test_a_relay_at_the_address_of_another_pod_gets_no_copies(caplog: pyte
             await asyncio.to_thread(call, address, bytes(range(32)), "job-uid", "uid-0", SendCopies(R0, 0))
         expected = f"127.0.0.1 was rejected: it called address '{address}', which is not this pod's"
         assert expected in caplog.messages
+
+
+@pytest.mark.attack(
+    "C1",
+    "listens at the former address of a pod that keeps copies, and sends byte by byte",
+    before="a pod that restores waited for hours: each byte extended the time",
+)
+async def test_an_address_that_sends_byte_by_byte_is_left_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given an address that sends another byte long before a call without progress counts as broken
+    monkeypatch.setattr(peer_calls, "ANSWER_S", 0.5)
+    has_left = asyncio.Event()
+
+    async def trickle(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while not has_left.is_set():
+            writer.write(b"H")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(has_left.wait(), 0.02)
+        writer.close()
+
+    async with await asyncio.start_server(trickle, "127.0.0.1", 0) as server, asyncio.timeout(10):
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        # then the call ends in time
+        with pytest.raises(CallFailed, match=r"timed out|it has not answered within 0\.5 s"):
+            await asyncio.to_thread(call, address, bytes(range(32)), "job-uid", "uid-0", SendCopies(R0, 0))
+        has_left.set()
 
 
 def _kept_slot(pod: CopyingPod) -> int:

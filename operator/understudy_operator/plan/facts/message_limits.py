@@ -6,6 +6,8 @@ Rules:
   the time of a recovery identifies the recovery.
 - A number that does not fit into status ends the connection: WireError names it. A number that only describes a fault
   is dropped.
+- Of the recoveries and the blocked replicas, the operator reads as many as an honest coordinator sends. The CPU time of
+  a reconcile, which works on them, is not limited as that of the messages (runtime/line.py).
 - Texts are cut to a readable length: the operator writes them to status, conditions and events, in its own name and as
   often as a coordinator changes them.
 """
@@ -13,6 +15,7 @@ Rules:
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from understudy_operator.plan.facts.recoveries import RECOVERIES_KEPT
 from understudy_operator.plan.times.rfc3339 import LAST
 from understudy_protocol.enums import Strategy
 from understudy_protocol.observer import (
@@ -38,6 +41,8 @@ from understudy_protocol.wire import WireError
 
 AHEAD_S = 300.0
 TEXT_CHARACTERS = 2000
+#: As in understudy_rollout.update_reports.
+MAX_BLOCKED_NAMED = 64
 #: The largest JSON number, and the largest int32 of the CRD.
 _MOST, _MOST_COUNT = 2**53, 2**31 - 1
 #: Each attempt of a job has a greater epoch as its name than the one before: there have to be enough epochs.
@@ -73,7 +78,7 @@ class MessageLimits:
         limited = replace(
             snapshot,
             lost=tuple(self._lost(lost, now) for lost in snapshot.lost),
-            recoveries=tuple(self._recovery(recovery, now) for recovery in snapshot.recoveries),
+            recoveries=tuple(self._recovery(recovery, now) for recovery in snapshot.recoveries[-RECOVERIES_KEPT:]),
             recoveries_by_strategy=_by_strategy(snapshot.recoveries_by_strategy),
             progress=None if snapshot.progress is None else _progress(snapshot.progress, now),
             waiting_for=_cut(snapshot.waiting_for),
@@ -118,6 +123,7 @@ class MessageLimits:
                 version=_cut(failure.version),
                 message=_cut(failure.message),
                 at=self._time(failure.at, now),
+                blocked=tuple(map(_cut, failure.blocked[:MAX_BLOCKED_NAMED])),
             )
         cause = None if rollouts.cause is None else _cause(rollouts.cause)
         return replace(rollouts, version=_cut(rollouts.version), failure=failure, cause=cause)

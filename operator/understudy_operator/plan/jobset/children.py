@@ -16,6 +16,7 @@ Rules:
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from understudy_operator.plan.facts.cluster_objects import ChildJob
@@ -111,8 +112,8 @@ def _create(observed: Observed, sidecar_image: str) -> Iterator[CreateJob]:
             continue
         for index in range(group.replicas):
             if job_name(observed.job, group, index) not in existing:
-                manifest = job_manifest(observed.job, group, index, sidecar_image)
-                yield CreateJob(manifest, f"Job {index} of {group.name} is missing")
+                build = partial(job_manifest, observed.job, group, index, sidecar_image)
+                yield CreateJob(build, f"Job {index} of {group.name} is missing")
 
 
 def _gets_queue(observed: Observed, group: ReplicatedJob) -> bool:

@@ -11,6 +11,7 @@ from enum import Enum
 
 from understudy_operator.plan.facts.cluster_objects import ChildJob
 from understudy_operator.plan.facts.counts import member_counts
+from understudy_operator.plan.facts.launcher_choice import MOST_MEMBERS
 from understudy_operator.plan.facts.observed import Observed, cached_per_reconcile
 from understudy_operator.plan.facts.status import Members
 from understudy_operator.plan.manifests.metadata import job_name
@@ -126,8 +127,8 @@ def _child(child: ChildJob) -> JobView:
 
 def _of_world(observed: Observed) -> Iterator[JobView]:
     job = observed.job
-    if job.spec.world is None:
-        return
+    if job.spec.world is None or job.world.actives > MOST_MEMBERS:
+        return  # a larger one has an error in its spec, and does not start
     close, suspended = observed.world_close, job.spec.suspend
     if close is None and not suspended and not world_started(observed) and not observed.overdue:
         return

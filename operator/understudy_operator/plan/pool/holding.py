@@ -15,6 +15,7 @@ Rules:
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 from understudy_operator.plan.facts.cluster_objects import Pod, with_findings
 from understudy_operator.plan.facts.pool_facts import (
@@ -194,7 +195,8 @@ def _least_use_first(pod: Pod) -> tuple[bool, float, str]:
 
 
 def _create(observed: ObservedPool, number: int, reason: str, now: float) -> CreatePod:
-    manifest = pool_spare_manifest(
+    build = partial(
+        pool_spare_manifest,
         observed.pool,
         f"{observed.entropy}-{number}",
         sorted(_avoided(observed, now))[:REQUIRED],
@@ -202,7 +204,7 @@ def _create(observed: ObservedPool, number: int, reason: str, now: float) -> Cre
         sidecar_image=observed.sidecar_image,
         secret=observed.secret,
     )
-    return CreatePod(manifest, reason)
+    return CreatePod(build, reason)
 
 
 def _suspects(observed: ObservedPool) -> set[str]:

@@ -3,10 +3,12 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
 
+from tests.unit.operator.counted_manifests import CountedManifests
 from tests.unit.operator.fake_api import FakeApi, Raw
 from tests.unit.operator.given import a_group, a_job
 from understudy_operator.apply.child_jobs import JobExecutor
@@ -48,6 +50,19 @@ async def test_a_job_that_is_created_is_known_at_once(cluster: Cluster):
     assert await cluster.execute(creation(0), creation(1)) == []
     assert cluster.stored() == ["llm-workers-0", "llm-workers-1"]
     assert await cluster.execute(creation(0)) == []  # a Job that exists already is no error
+
+
+@pytest.mark.attack(
+    "A1",
+    "creates a TrainingJob of 1,000 Jobs whose template has 75,000 values",
+    before="the operator kept all manifests, of 5 GB, until the last one was sent",
+)
+async def test_a_manifest_is_in_memory_only_while_it_is_sent(cluster: Cluster):
+    manifests = CountedManifests()
+    build = [partial(manifests.made, job_manifest(JOB, GROUP, index)) for index in range(20)]
+    assert await cluster.execute(*(CreateJob(each, "it is missing") for each in build)) == []
+    assert len(cluster.stored()) == 20
+    assert manifests.most <= 4
 
 
 async def test_a_job_of_another_owner_under_its_name_is_reported(cluster: Cluster):

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.operator.fake_api import FakeApi, Raw
 from tests.unit.operator.given import a_job
 from tests.unit.virtual_time import in_virtual_time
-from understudy_operator.apply.events import Outbox
+from understudy_operator.apply.events import Outbox, event_of
 from understudy_operator.apply.executor import Executor
 from understudy_operator.observe.store import Store
 from understudy_operator.plan.intents import Event
@@ -16,6 +16,7 @@ from understudy_operator.runtime.api import ApiError, NotLeading
 from understudy_operator.runtime.clock import Clock
 
 JOB = a_job()
+REGARDING = {"kind": "TrainingJob", "namespace": "research", "name": "llm", "uid": "job-uid"}
 STARTED = Event("Normal", "Started", "round 0 started with all ranks")
 COMPLETED = Event("Normal", "Completed", "all workers of all members exited 0", "end")
 
@@ -86,6 +87,28 @@ async def test_two_leaders_write_an_event_that_status_records_once_and_other_eve
     assert sorted(world.written) == ["Completed", "Started", "Started"]
 
 
+@pytest.mark.parametrize(
+    ("message", "note"),
+    [
+        ("x" * 1025, "x" * 1024),
+        ("é" * 1000, "é" * 512),
+        ("x" + "é" * 1000, "x" + "é" * 511),  # a character of two bytes is not cut in half
+        ("a “short” text", "a “short” text"),
+    ],
+    ids=["ASCII", "two bytes each", "odd", "short"],
+)
+def test_a_note_has_at_most_1024_bytes(message: str, note: str):
+    """The API server counts bytes, and rejects an event with more."""
+    assert event_of(REGARDING, Event("Warning", "FaultDetected", message))["note"] == note
+
+
+@pytest.mark.parametrize("end", ["-", ".", "-.-"])
+def test_the_event_of_an_object_with_a_long_name_has_a_valid_name(end: str):
+    begin = "a" * (230 - len(end))
+    name = event_of({**REGARDING, "name": f"{begin}{end}bbb"}, STARTED)["metadata"]["name"]
+    assert name.rpartition(".")[0] == begin
+
+
 @in_virtual_time
 async def test_a_rejected_event_is_logged_and_delays_no_other(caplog: pytest.LogCaptureFixture):
     world = World()
@@ -116,6 +139,23 @@ async def test_a_leader_that_stops_cleanly_sends_its_waiting_events():
     world.add(COMPLETED)
     await world.outbox.stop(finish_s=1.0)
     assert world.written == ["Completed"]
+
+
+@pytest.mark.attack(
+    "B2",
+    "a coordinator reports other faults in each message",
+    before="the operator wrote 300 events a second, until the API server's database was full",
+)
+@in_virtual_time
+async def test_an_object_gets_100_events_at_once_and_then_two_a_second():
+    world = World()
+    world.add(*(Event("Warning", "FaultDetected", f"fault {number}") for number in range(150)))
+    await asyncio.sleep(0.1)
+    assert len(world.written) == 100
+    await asyncio.sleep(10.0)
+    assert len(world.written) == 120
+    await empty(world.outbox)
+    assert len(world.written) == 150
 
 
 @in_virtual_time

@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
+from tests.unit.operator.counted_manifests import CountedManifests
 from tests.unit.operator.fake_api import FakeApi, Raw, owned_by
 from tests.unit.operator.given import a_job
 from tests.unit.virtual_time import in_virtual_time
@@ -70,6 +72,19 @@ def a_creation(name: str = "a") -> CreatePod:
     owned = {"labels": labels, "ownerReferences": owned_by(JOB.uid)}
     metadata = {"name": name, "namespace": "research", **owned}
     return CreatePod({"kind": "Pod", "metadata": metadata, "spec": {}}, "it is missing")
+
+
+@pytest.mark.attack(
+    "A1",
+    "creates a TrainingJob of 1,000 pods whose template has 75,000 values",
+    before="the operator kept all manifests, of 5 GB, until the last one was sent",
+)
+async def test_a_manifest_is_in_memory_only_while_it_is_sent(given: Given):
+    manifests = CountedManifests()
+    build = [partial(manifests.made, a_creation(f"pod-{number}").manifest) for number in range(20)]
+    assert await given.executor.pods(JOB, [CreatePod(each, "it is missing") for each in build]) == []
+    assert len(given.known()) == 20
+    assert manifests.most <= 4
 
 
 @pytest.mark.parametrize("lost", [TimeoutError(), OSError("reset"), ApiError(504, "Timeout", "not in time")])

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from kubernetes.aio.client import ApiClient
 
 from understudy_operator.runtime.api import Api, ApiError, NotLeading, ObjectList, Query, Raw
 
@@ -73,6 +74,26 @@ async def test_a_creation_that_conflicts_with_another_one_in_a_quota_is_repeated
     client = Scripted(ApiError(409, "Conflict", words), {"kind": "Pod"})
     assert await client.create("/api/v1/pods", {}) == {"kind": "Pod"}
     assert len(slept) == 1
+
+
+class NoAnswer(ApiClient):
+    """Records how long a request may take."""
+
+    patience_s: object = None
+
+    async def call_api(self, *_: Any, _request_timeout: object = None, **__: Any) -> Any:
+        self.patience_s = _request_timeout
+        raise TimeoutError
+
+
+async def test_a_creation_may_take_longer_than_an_admission_webhook():
+    """With failurePolicy Ignore, the API server creates the object after the 30 s that a webhook may take. Without its
+    answer, the creation is sent again, and waits again.
+    """
+    client = NoAnswer()
+    with pytest.raises(TimeoutError):
+        await Api(client).create("/api/v1/namespaces/research/pods", {})
+    assert client.patience_s == 35.0
 
 
 async def test_a_creation_of_an_existing_object_is_not_repeated():

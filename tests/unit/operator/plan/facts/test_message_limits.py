@@ -69,6 +69,29 @@ def test_entries_that_are_no_longer_sent_are_not_kept() -> None:
     assert len(by._first_received) == 1
 
 
+@pytest.mark.attack(
+    "B2",
+    "a coordinator reports 2,000 faults of the same moment",
+    before="each reconcile of its job took 0.15 s more, in which the operator did nothing for other jobs",
+)
+def test_of_the_recoveries_the_newest_ten_are_read() -> None:
+    sent = [replace(a_recovery(NOW), round=number) for number in range(2000)]
+    assert [recovery.round for recovery in limited(a_snapshot(recoveries=sent)).recoveries] == [*range(1990, 2000)]
+
+
+@pytest.mark.attack(
+    "B2",
+    "a coordinator names 30,000 blocked replicas",
+    before="each reconcile compared all of them with each rollout of the job",
+)
+def test_of_the_blocked_replicas_64_are_read() -> None:
+    failure = UpdateFailure("u", "v", "m", 1, NOW, tuple(f"rollouts-{number}" for number in range(30_000)))
+    result = limited(a_snapshot(rollouts=Rollouts(0, 0, 1, "", failure))).rollouts
+    assert result is not None
+    assert result.failure is not None
+    assert result.failure.blocked == tuple(f"rollouts-{number}" for number in range(64))
+
+
 @pytest.mark.parametrize("at", [-1e300, -1.0, 1e18, 1.7e308])
 def test_all_times_are_within_the_writable_range(at: float) -> None:
     cause = Cause(None, "p", "n", None, None, "")

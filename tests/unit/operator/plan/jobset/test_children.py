@@ -1,5 +1,6 @@
 """The resumption of a suspended Job, and the patch that it gets. All else about child Jobs is in scenarios/."""
 
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from understudy_operator.observe.read_child import read_child
 from understudy_operator.plan.facts import keys
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.queue import Queue
-from understudy_operator.plan.intents import DeleteJob, JobIntent, PatchJob
+from understudy_operator.plan.intents import CreateJob, DeleteJob, JobIntent, PatchJob
 from understudy_operator.plan.jobset.children import merge_template, plan_children
 from understudy_operator.plan.manifests.child_jobs import job_manifest
 
@@ -64,6 +65,31 @@ def test_a_resumed_job_gets_the_numbers_of_the_changed_spec():
     (intent,) = [intent for intent in intents if isinstance(intent, PatchJob)]
     for metadata in (intent.patch["metadata"], intent.patch["spec"]["template"]["metadata"]):
         assert (metadata["labels"][keys.JOB_GLOBAL_INDEX], metadata["annotations"][keys.GLOBAL_REPLICAS]) == ("3", "4")
+
+
+@pytest.mark.attack(
+    "A1",
+    "creates a TrainingJob of 1,000 Jobs whose template has 75,000 values",
+    before="the plan had all manifests, of 5 GB: the operator was killed, again after each restart",
+)
+def test_a_plan_does_not_have_the_manifests_of_its_jobs():
+    # given a job of 200 Jobs without a launcher, whose template has 500 variables
+    variables = [{"name": f"V{number}", "value": ""} for number in range(500)]
+    template = {"spec": {"containers": [{"name": "trainer", "env": variables}]}}
+    job = a_job(spec={"replicated_jobs": (a_group("workers", 200, 1, template),), "world": None})
+    tracemalloc.start()
+    try:
+        # when the operator plans to create them
+        intents = planned(observed(job, ()))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # then the plan takes 1 MB at most: a manifest takes 0.2 MB, and is made when it is sent
+    assert len(intents) == 200
+    assert peak < 1 << 20
+    last = intents[-1]
+    assert isinstance(last, CreateJob)
+    assert last.manifest["metadata"]["name"] == "llm-workers-199"
 
 
 def test_fields_of_other_writers_stay_unless_the_operator_sets_them():

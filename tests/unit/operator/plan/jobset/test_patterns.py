@@ -33,6 +33,43 @@ def test_an_invalid_pattern_is_reported_and_matches_nothing(pattern: str, capfd:
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.attack(
+    "A1",
+    "creates TrainingJobs with patterns of two megabytes, or sends them to the webhook",
+    before="operator and webhook kept 256 of them: more than their memory",
+)
+def test_a_pattern_of_more_than_4096_characters_is_invalid():
+    rules = (FailureRule("a", Action.FAIL, patterns=("x" * 4096, "x" * 4097)),)
+    message = invalid_pattern(a_job(spec={"failure": FailurePolicy(rules=rules)}).spec)
+    assert "it has 4097 characters; at most 4096 are allowed" in message
+    assert not matches_pattern("x" * 4097, "x" * 5000)
+
+
+@pytest.mark.attack(
+    "A1",
+    "creates TrainingJobs with short patterns that take megabytes once they are compiled",
+    before="operator and webhook kept 256 of them: more than their memory",
+)
+def test_a_pattern_that_takes_much_memory_is_invalid():
+    large = ".{1000}" * 10
+    rules = (FailureRule("a", Action.FAIL, patterns=(large,)),)
+    message = invalid_pattern(a_job(spec={"failure": FailurePolicy(rules=rules)}).spec)
+    assert "is not a regular expression of RE2 (pattern too large - compile failed)" in message
+    assert not matches_pattern(large, "x" * 20_000)
+
+
+@pytest.mark.attack(
+    "A1",
+    "creates a TrainingJob with 2,048 patterns",
+    before="the operator compiled them in each reconcile, for 20 s if they were large",
+)
+def test_a_job_has_at_most_128_patterns():
+    rules = tuple(FailureRule(f"r{x}", Action.FAIL, patterns=tuple(f"{x} {y}" for y in range(43))) for x in range(3))
+    message = invalid_pattern(a_job(spec={"failure": FailurePolicy(rules=rules)}).spec)
+    assert message == "failurePolicy.rules: they have 129 patterns; at most 128 are allowed: remove some"
+    assert invalid_pattern(a_job(spec={"failure": FailurePolicy(rules=rules[:2])}).spec) == ""
+
+
 def test_a_missing_policy_and_valid_patterns_are_not_reported():
     assert invalid_pattern(a_job().spec) == ""
     rules = (FailureRule("a", Action.FAIL, patterns=("fine.*",)),)

@@ -17,6 +17,7 @@ from understudy_operator.plan.facts.spec import (
     World,
 )
 from understudy_operator.plan.jobset.validation import describe_spec_error, find_spec_errors
+from understudy_operator.plan.jobset.views import views
 from understudy_operator.plan.reconcile import reconcile
 
 
@@ -242,14 +243,28 @@ def test_the_error_of_an_existing_job_states_how_to_correct_it():
     ],
     ids=["pods", "spares"],
 )
-def test_a_job_that_exceeds_the_operators_memory_is_rejected_and_not_planned(spec: Any, field: str) -> None:
+@pytest.mark.parametrize("suspend", [False, True])
+def test_a_job_that_exceeds_the_operators_memory_is_rejected_and_not_planned(
+    suspend: bool, spec: Any, field: str
+) -> None:
     # given such a job
-    job = a_job(**spec)
+    job = a_job(**spec, spec={"suspend": suspend})
     # then the webhook and the condition Invalid report it
     assert field in describe_spec_error(job.name, job.spec)
     # and its reconcile creates and lists nothing
     plan = reconcile(observed(job, ()), IMAGE, NOW)
     assert (plan.pods, plan.jobs) == ((), ())
+
+
+@pytest.mark.attack(
+    "A1",
+    "creates a suspended TrainingJob of three million Jobs that train as one, while the webhook does not answer",
+    before="the operator counted them in each reconcile, in 0.8 GB of memory",
+)
+def test_the_jobs_of_a_suspended_job_that_exceeds_the_operators_memory_are_not_counted() -> None:
+    job = a_job(replicas=100_000, parallelism=1, spec={"suspend": True})
+    assert "the pods with a launcher and their spares are 100001" in describe_spec_error(job.name, job.spec)
+    assert views(observed(job, ())) == ()
 
 
 @pytest.mark.attack(

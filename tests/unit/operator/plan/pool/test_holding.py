@@ -1,5 +1,6 @@
 """Where a pool's spares are placed. tests/unit/operator/pool_scenarios has their creations and deletions."""
 
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +37,28 @@ def kept_off(tolerations: list[dict[str, str]]) -> list[str]:
         for field in term["matchFields"]
         for name in field["values"]
     ]
+
+
+@pytest.mark.attack(
+    "A1",
+    "creates a pool of 1,000 spares whose template has 75,000 values",
+    before="the plan had all manifests, of 5 GB: the operator was killed, again after each restart",
+)
+def test_a_plan_does_not_have_the_manifests_of_its_spares():
+    # given a pool of 200 spares, whose template has 500 variables
+    variables = [{"name": f"V{number}", "value": ""} for number in range(500)]
+    template: Any = {"spec": {"containers": [{"name": "trainer", "env": variables}]}}
+    given = observed_pool(a_pool(replicas=200, template=template))
+    tracemalloc.start()
+    try:
+        # when the operator plans to create them
+        intents = plan_spares(given, 200, NOW)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # then the plan takes 1 MB at most: a manifest takes 0.2 MB, and is made when it is sent
+    assert len(intents) == 200
+    assert peak < 1 << 20
 
 
 def test_a_spare_uses_a_node_that_has_failed_jobs_only_if_no_other_one_is_free():
