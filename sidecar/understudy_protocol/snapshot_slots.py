@@ -122,7 +122,10 @@ class SnapshotSlots:
         while (order := self._order())[8] == PENDING or order[3:6] != self._token:
             if not is_logged and time.monotonic() > since + _LOG_AFTER_S:
                 is_logged = True
-                _log(f"snapshot.load() has waited {_LOG_AFTER_S:g} s until the workers of all pods are started")
+                _log(
+                    f"snapshot.load() has waited {_LOG_AFTER_S:g} s until the workers of all pods are started, and new "
+                    "pods have fetched their copies"
+                )
             time.sleep(_POLL_S)
         return order
 
