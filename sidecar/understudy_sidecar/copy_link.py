@@ -118,6 +118,7 @@ class CopyLink:
 
     def on_peer(self, link: Link, pod_uid: str, message: SendCopies | RequestCopy) -> None:
         error = "this pod's process for copies is being restarted" if self._process is None else ""
+        error = error or ("" if self._files[1] else "this pod has no memory for snapshots yet")
         match message:
             case SendCopies(token, group_rank):
                 error = error or rejection(self._plan.token, self._plan.plan, token, group_rank, pod_uid)

@@ -125,6 +125,22 @@ async def test_a_fetch_into_a_pod_that_gets_no_memory_fails() -> None:
         assert await new.fetch(saved, keeper.holder, group_rank=0) == "this pod has no memory for snapshots"
 
 
+async def test_a_pod_that_still_allocates_its_memory_is_named_once_and_gets_its_copies_after_that(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with copying_pods(new=(1,)) as (owner, keeper, _):
+        assert await keeper.plan(owners=(owner.owner,)) == ()
+        await owner.plan(holders=(keeper.holder,))
+        owner.save(7, state(5000))
+        await until(lambda: owner.link.counts.failed >= 3, "three calls")
+        reason = f"{keeper.address}: rejected: this pod has no memory for snapshots yet"
+        assert caplog.text.count("cannot send copies to pod") == 1
+        assert f"cannot send copies to pod uid-1: {reason}" in caplog.text
+        keeper.pass_memory()
+        await until_kept(keeper, owner, 7)
+
+
 async def test_a_newer_plan_ends_a_fetch_that_waits_for_memory() -> None:
     async with copying_pods(new=(2,)) as (owner, keeper, new):
         await planned(owner, keeper)
