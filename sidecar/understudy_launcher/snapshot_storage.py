@@ -77,6 +77,7 @@ class SnapshotStorage:
         self.pid = 0  # of the process, while it runs
         self._pipe: Optional[int] = None
         self._before = self._stored = SnapshotsStored(0, 0)  # of ended processes, and of all
+        self._write_settings(0)  # load() needs the folder, also if the process cannot be started
 
     def start(self) -> None:
         """Unless it runs. Raises OSError."""

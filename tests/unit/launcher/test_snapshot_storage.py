@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import mmap
 import os
@@ -531,6 +532,32 @@ def test_the_process_reports_its_counts_and_the_next_process_adds_to_them(
     process.start()
     job.save(20)
     assert received(process) == [2, 0, 20]
+
+
+def test_a_pod_that_cannot_start_the_process_restores_the_same_snapshot_as_the_others(
+    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its ranks would continue from a checkpoint of the script, and the other ranks from the snapshot."""
+    job = make_job(ranks=2)
+    job.save(9)
+    job.save(10)
+    job.write()
+
+    # given a pod with rank 0, and a pod with rank 1 whose container has too many processes
+    def fail() -> int:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    again = make_job(ranks=2, first_round=1)
+    file = again.rounds.memory.files[1]
+    os.pwrite(file, bytes(1024), 2304)
+    process = SnapshotStorage({0: file}, again.settings)
+    monkeypatch.setattr(os, "fork", fail)
+    with pytest.raises(OSError, match="Resource temporarily unavailable"):
+        process.start()
+    assert [bytes(worker.load(unpack) or b"") for worker in again.workers] == [b"state"] * 2
+    # and it marks no slot, which no process would write
+    again.save(20)
+    assert os.pread(file, 8, PAGE - 16) == bytes(8)
 
 
 def test_a_failure_of_the_storage_is_logged_once_and_saves_continue(
