@@ -246,5 +246,6 @@ def _wait_for(path: str, log: Callable[[str], None]) -> StorageChoice:
         time.sleep(_POLL_S)
     raise SnapshotStorageError(
         f"rank 0 has chosen no snapshot on storage within {WAIT_S:g} s: there is no {path}. The volume of "
-        "spec.snapshots.storage.path must be the same in all pods"
+        "spec.snapshots.storage.path must be the same in all pods, and rank 0 must call snapshot.load() within this "
+        "time: call it before work that only rank 0 does"
     )

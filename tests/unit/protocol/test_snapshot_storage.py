@@ -191,11 +191,9 @@ def test_a_replaced_round_does_not_remove_the_choice_of_a_newer_one(tmp_path: Pa
     assert agreed_choice(str(tmp_path), newer, 1, 2, None, silent) == chosen
 
 
-def test_a_folder_that_is_not_shared_ends_the_wait_with_the_field(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wait_for_rank_0_ends_with_both_possible_causes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot_storage, "WAIT_S", 0.2)
-    with pytest.raises(snapshot_storage.SnapshotStorageError, match=r"storage\.path must be the same in all pods"):
+    with pytest.raises(snapshot_storage.SnapshotStorageError, match=r"must be the same .*, and rank 0 must call"):
         agreed_choice(str(tmp_path), ROUND, 1, 2, None, silent)
 
 
