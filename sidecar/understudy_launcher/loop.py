@@ -31,7 +31,7 @@ from understudy_launcher.phases import OnSigterm
 from understudy_launcher.ports import PortReservation
 from understudy_launcher.processes import ForkOrder, Workers, not_started
 from understudy_launcher.sidecar_link import LinkSelection, SidecarLink
-from understudy_launcher.snapshot_memory import SnapshotMemory
+from understudy_launcher.snapshot_memory import SnapshotMemory, pass_no_files
 from understudy_launcher.snapshot_storage import SnapshotStorage, StorageSettings
 from understudy_launcher.supervise import Supervisor
 from understudy_launcher.torchrun_call import NO_FILES
@@ -48,6 +48,7 @@ GROUP_POLL_S = 0.1
 MAX_WAIT_S = 86400.0  # a grace may be longer than select's maximum
 #: A command may still run for this time after its torchrun has failed.
 COMMAND_ENDS_WITHIN_S = 10.0
+PASS_RETRY_S = 1.0
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _WAKEUP = "signals"
 _SIDECAR = "sidecar"
@@ -105,6 +106,8 @@ class Loop:
         self._devices = DeviceCheck(settings.devices, self._watch_devices, self._unwatch)
         self._storage: Optional[SnapshotStorage] = None
         self._snapshots = self._make_snapshot_memory()
+        self._pass_at: Optional[float] = None  # when the memory is passed to the sidecar again, because that has failed
+        self._pass_error = ""  # the newest one that was logged
         self._errors = error_files.make_folder(settings.folder)
         wanted = self._zygote is not None
         self._supervisor = Supervisor(
@@ -249,13 +252,22 @@ class Loop:
 
     def _pass_snapshot_files(self) -> None:
         """Once they are allocated: a page counts as the memory of the container that touches it first."""
-        memory = self._snapshots
-        if memory is None or not memory.is_allocated or not self._settings.snapshot_copies or self._link.socket is None:
+        memory, settings = self._snapshots, self._settings
+        self._pass_at = None
+        is_wanted = settings.snapshot_bytes and settings.snapshot_copies and self._link.socket is not None
+        if not is_wanted or (memory is not None and memory.pid):
             return
+        path = os.path.join(settings.folder, pod.COPIES_SOCKET)
         try:
-            memory.pass_files(os.path.join(self._settings.folder, pod.COPIES_SOCKET))
-        except OSError as error:
-            self._logs.write_line(f"the sidecar gets no memory for copies of snapshots: {error}")
+            if memory is not None and memory.is_allocated:
+                memory.pass_files(path)
+            else:
+                pass_no_files(path)
+        except OSError as error:  # a sidecar that starts may listen for the launcher before it does so for the memory
+            self._pass_at = time.monotonic() + PASS_RETRY_S
+            if str(error) != self._pass_error:
+                self._pass_error = str(error)
+                self._logs.write_line(f"the sidecar gets no memory for copies of snapshots yet: {error}")
 
     def _do_with_port(self, effect: Union[e.ReservePort, e.ReleasePort]) -> None:
         if isinstance(effect, e.ReservePort):
@@ -492,6 +504,8 @@ class Loop:
         now = time.monotonic()
         if self._may_connect():
             self._connect(now)
+        if self._pass_at is not None and now >= self._pass_at:
+            self._pass_snapshot_files()
         if self._workers.lingering():
             self._queue.extend(self._workers.reap())
         deadline = self._deadline()
@@ -508,7 +522,7 @@ class Loop:
         return None if self._is_over else self._supervisor.deadline()
 
     def _timeout(self, now: float, until: Optional[float]) -> Optional[float]:
-        deadlines = [self._deadline(), self._link.deadline() if self._may_connect() else None, until]
+        deadlines = [self._deadline(), self._link.deadline() if self._may_connect() else None, self._pass_at, until]
         if self._workers.lingering():
             deadlines.append(now + GROUP_POLL_S)
         nearest = min((deadline for deadline in deadlines if deadline is not None), default=None)

@@ -18,6 +18,7 @@ import signal
 import socket
 import struct
 from array import array
+from collections.abc import Sequence
 from typing import Callable, NoReturn, Optional
 
 from understudy_launcher import forked, prctl
@@ -85,12 +86,7 @@ class SnapshotMemory:
 
     def pass_files(self, path: str) -> None:
         """Pass all files to the sidecar at this socket. Raises OSError."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(_PASS_S)
-            connection.connect(path)
-            files = array("i", [*self.files.values(), *self.kept])
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)]
-            connection.sendmsg([str(len(self.files)).encode()], rights)
+        _pass(path, len(self.files), [*self.files.values(), *self.kept])
 
     def start(self, start: StartWorkers) -> tuple[SavedStep, ...]:
         """Write the orders of the round. Return the snapshots that each rank can restore in it."""
@@ -134,6 +130,21 @@ class SnapshotMemory:
             code = 0
         finally:
             os._exit(code)
+
+
+def pass_no_files(path: str) -> None:
+    """Report to the sidecar at this socket that the pod has no memory for snapshots, so that it does not wait for it.
+    Raises OSError.
+    """
+    _pass(path, 0, [])
+
+
+def _pass(path: str, own: int, files: Sequence[int]) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_PASS_S)
+        connection.connect(path)
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", files))]
+        connection.sendmsg([str(own).encode()], rights if files else [])
 
 
 def _new_file(name: str, size: int) -> int:

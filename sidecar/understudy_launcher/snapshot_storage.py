@@ -7,9 +7,9 @@ saves go to the other slot, so the training waits for nothing.
 Rules: the launcher never touches the folder, because storage may block without end. A file appears complete: it is
 written under another name, and renamed after fsync. If the slot was overwritten meanwhile, the file is removed. A
 failure is logged, once per reason, and the training continues. The process reports its counts to the launcher through a
-pipe, in records of a fixed size. The process that has rank 0 removes older snapshots, once newer ones are complete. It
-keeps the newest incomplete ones only, because a rank that cannot write leaves all of them incomplete. If the process
-ends, the launcher starts it again with the next round.
+pipe, in records of a fixed size. The process that has rank 0 removes older snapshots, once newer ones are complete, and
+incomplete ones that stay so. Of the others, which may become complete, it keeps the newest only, because a rank that
+cannot write leaves all of them incomplete. If the process ends, the launcher starts it again with the next round.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ from understudy_protocol.snapshot_files import (
     read_header,
     slot_bytes_of,
 )
-from understudy_protocol.snapshot_storage import StoredStep, is_complete, stored_steps
+from understudy_protocol.snapshot_storage import FAILED, StoredStep, is_complete, stored_steps
 
 _POLL_S = 0.1
 _CHUNK_BYTES = 4 << 20
@@ -77,6 +77,7 @@ class SnapshotStorage:
         self.pid = 0  # of the process, while it runs
         self._pipe: Optional[int] = None
         self._before = self._stored = SnapshotsStored(0, 0)  # of ended processes, and of all
+        self._write_settings(0)  # load() needs the folder, also if the process cannot be started
 
     def start(self) -> None:
         """Unless it runs. Raises OSError."""
@@ -192,6 +193,8 @@ class SlotWriter:
             if stored is not None and is_complete(self._settings.path, stored):
                 self._incomplete = None
                 self.stored = replace(self.stored, step=stored.saved.step, at=time.time())
+                self._remove_abandoned()
+                self._remove_older()
         except OSError as error:
             self._complain(f"{error.strerror or error}: {self._settings.path}")
 
@@ -213,6 +216,9 @@ class SlotWriter:
         header = read_header(data)
         if header is None or not 0 < header.size <= self._slot_bytes:
             return
+        if header.rank == 0:
+            with contextlib.suppress(OSError):  # the folder may be missing
+                self._remove_abandoned()
         try:
             self._write_file(data, header, at, began)
         finally:
@@ -224,6 +230,7 @@ class SlotWriter:
         folder = os.path.join(self._settings.path, stored.name)
         os.makedirs(folder, exist_ok=True)
         temporary, path = os.path.join(folder, f".{header.rank}"), os.path.join(folder, str(header.rank))
+        is_written = False
         try:
             with open(temporary, "wb", buffering=0) as file:
                 self._copy(data, at, header.size, file.fileno())
@@ -231,9 +238,13 @@ class SlotWriter:
                 self._fail("the snapshot was overwritten while it was written")
                 return
             os.replace(temporary, path)
+            is_written = True
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
+            if not is_written:
+                with contextlib.suppress(OSError), open(path + FAILED, "wb"):
+                    pass
         _sync_folder(folder)
         _sync_folder(self._settings.path)
         took_s = time.monotonic() - began
@@ -256,6 +267,23 @@ class SlotWriter:
                     os.posix_fadvise(target, 0, 0, os.POSIX_FADV_DONTNEED)
                 synced = position - at
         os.fsync(target)
+
+    def _remove_abandoned(self) -> None:
+        """The incomplete snapshots that stay so: a rank without its file has failed, or has begun a newer one, because
+        each rank writes its steps in order. On a volume without room for them, no newer one could be completed.
+        """
+        folder = self._settings.path
+        begun: set[tuple[int, str]] = set()  # world sizes and ranks
+        for stored in stored_steps(folder):
+            place = os.path.join(folder, stored.name)
+            try:
+                names = set(os.listdir(place))
+            except OSError:  # removed meanwhile, or a file of this name
+                continue
+            missing = {str(rank) for rank in range(stored.world_size)} - names
+            if any(rank + FAILED in names or (stored.world_size, rank) in begun for rank in missing):
+                shutil.rmtree(place, ignore_errors=True)
+            begun |= {(stored.world_size, name.lstrip(".").partition(".")[0]) for name in names}
 
     def _remove_older(self) -> None:
         folder = self._settings.path

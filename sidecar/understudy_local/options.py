@@ -7,7 +7,7 @@ from understudy_operator.plan.facts.malformed import number_in
 from understudy_operator.plan.facts.quantities import bytes_in
 from understudy_operator.plan.facts.trainer import torchruns_nproc, workers_per_pod
 from understudy_operator.plan.injection.settings import LEAST_SLOW_RANK_PERCENT, MOST_SLOW_RANK_PERCENT
-from understudy_operator.plan.jobset.validation import describe_storage_path
+from understudy_operator.plan.jobset.validation import MOST_FILES, describe_storage_path
 from understudy_protocol.command_words import program_of_ranks
 
 MAX_NODES = 64
@@ -60,6 +60,12 @@ def checked(options: Options) -> Options:
         least_of["snapshot-copies"], values["snapshot-copies"] = 0, options.snapshot_copies
         if options.snapshot_copies >= options.nodes:
             raise UsageError(f"--snapshot-copies {options.snapshot_copies}: expected fewer than --nodes")
+    copies = min(1, options.nodes - 1) if options.snapshot_copies is None else options.snapshot_copies
+    if options.snapshot_bytes and copies > 0 and options.nproc > (most := MOST_FILES // (1 + copies)):
+        raise UsageError(
+            f"--nproc {options.nproc}: expected at most {most}, because other members keep copies of their snapshots: "
+            "lower it, or add --snapshot-copies 0"
+        )
     least_of |= {"step-timeout": 0, "start-timeout": 0}
     values |= {"step-timeout": options.step_timeout_s, "start-timeout": options.start_timeout_s}
     for name, least in least_of.items():

@@ -26,6 +26,7 @@ import mmap
 import os
 import struct
 import sys
+import threading
 import time
 from binascii import crc32
 from collections.abc import Sequence
@@ -60,6 +61,18 @@ _NO_MEMORY = "this process is no worker of a job with spec.snapshots, or its pod
 _NOT_ASKED = "snapshot.load() was not called"
 
 Token = tuple[int, int, int]
+
+#: Saves of several threads follow one another: two at once would write the same slot. A signal handler may save, too.
+_saving = threading.RLock()
+
+
+def _renew_lock() -> None:
+    """In a forked child: the thread of the parent that has the lock does not exist there."""
+    global _saving
+    _saving = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 class DamagedSnapshotError(RuntimeError):
@@ -102,6 +115,7 @@ class SnapshotSlots:
         self._calls = 0
         self._target: Optional[int] = None  # the slot for the next save
         self._newest: Optional[int] = None  # the step that was restored or saved last
+        self._saved: Optional[int] = None  # the step that was saved last
         self._complaints: set[str] = set()
         self._mapped: Optional[mmap.mmap] = None
         self._populated: set[int] = set()  # slots
@@ -122,7 +136,10 @@ class SnapshotSlots:
         while (order := self._order())[8] == PENDING or order[3:6] != self._token:
             if not is_logged and time.monotonic() > since + _LOG_AFTER_S:
                 is_logged = True
-                _log(f"snapshot.load() has waited {_LOG_AFTER_S:g} s until the workers of all pods are started")
+                _log(
+                    f"snapshot.load() has waited {_LOG_AFTER_S:g} s until the workers of all pods are started, and new "
+                    "pods have fetched their copies"
+                )
             time.sleep(_POLL_S)
         return order
 
@@ -186,7 +203,7 @@ class SnapshotSlots:
         """
         self._clear(slot)
         with open(path, "rb", buffering=0) as file:
-            header, size = file.read(PAGE_BYTES)[: HEADER.size], os.fstat(file.fileno()).st_size - PAGE_BYTES
+            header, size = file.read(HEADER.size), os.fstat(file.fileno()).st_size - PAGE_BYTES
             if len(header) != HEADER.size or size <= 0:
                 raise _ChangedContent("it is incomplete")
             if size > self._slot_bytes:
@@ -196,6 +213,7 @@ class SnapshotSlots:
                 )
             at = self._content(slot)
             self._populate(slot, size)
+            file.seek(PAGE_BYTES)
             left = memoryview(self._map())[at : at + size]
             while left:
                 count = file.readinto(left)
@@ -234,14 +252,26 @@ class SnapshotSlots:
 
     def save(self, step: int, state: Any, pack: Pack) -> bool:
         """Return whether it was stored."""
-        self._calls += 1
-        if (self._calls - 1) % self._every:
-            return False
-        try:
-            return self._write(_checked_step(step), *pack(state))
-        except (UnsuitableState, RecursionError, OSError) as error:
-            self.complain(f"snapshot.save({step}) has stored nothing: {error}", about=str(error))
-            return False
+        with _saving:
+            self._calls += 1
+            if (self._calls - 1) % self._every:
+                return False
+            try:
+                return self._write(self._checked_step(step), *pack(state))
+            except (UnsuitableState, RecursionError, OSError) as error:
+                self.complain(f"snapshot.save({step}) has stored nothing: {error}", about=str(error))
+                return False
+
+    def _checked_step(self, step: Any) -> int:
+        """Of the snapshots of a round, that with the largest step is the newest one, also in the copies."""
+        if type(step) is not int or not 0 <= step < 1 << 63:
+            raise UnsuitableState(f"its step is {step!r}: expected a whole number, 0 or more")
+        if self._saved is not None and step <= self._saved:
+            raise UnsuitableState(
+                f"step {self._saved} was saved before, and of two snapshots, the one with the larger step is the newer "
+                "one: count the steps from the start of the training, and not of an epoch"
+            )
+        return step
 
     def complain(self, text: str, about: str = "") -> None:
         """about: of several texts with the same `about`, only the first one is written."""
@@ -273,7 +303,7 @@ class SnapshotSlots:
         sizes = (len(structure), total, crc32(structure), (self._calls - 1) // self._every + 1)
         header = HEADER.pack(MAGIC, *place, *sizes, digest.digest(), *_NOT_FETCHED, 0)[:-8]
         _pwrite_bytes(self._fd, header + struct.pack("<q", crc32(header)), at - PAGE_BYTES)
-        self._target = 1 - slot
+        self._target, self._saved = 1 - slot, step
         self._mark_for_storage(slot, step)
         return True
 
@@ -351,12 +381,6 @@ def _pwrite_bytes(fd: int, data: bytes, offset: int) -> None:
     while data:
         done = os.pwrite(fd, data, offset)
         data, offset = data[done:], offset + done
-
-
-def _checked_step(step: Any) -> int:
-    if type(step) is int and 0 <= step < 1 << 63:
-        return step
-    raise UnsuitableState(f"its step is {step!r}: expected a whole number, 0 or more")
 
 
 def _mib(size: int) -> str:

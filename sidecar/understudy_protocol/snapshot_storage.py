@@ -2,6 +2,7 @@
 
     FOLDER/EPOCH.TERM.ROUND-STEP-of-RANKS/RANK    a rank's snapshot: the page of its header, and its content
     FOLDER/EPOCH.TERM.ROUND-STEP-of-RANKS/.RANK   the same while it is written
+    FOLDER/EPOCH.TERM.ROUND-STEP-of-RANKS/RANK.failed    the rank could not write it
     FOLDER/choice-EPOCH.TERM.ROUND                which snapshot this round restores
 
 Rules: a snapshot counts once all of its ranks have their files. Its name has the round that saved it, so a process of a
@@ -27,6 +28,7 @@ _NAME = re.compile(r"(\d{10,})\.(\d{10,})\.(\d{10,})-(\d+)-of-(\d+)", re.ASCII)
 _CHOICE = "choice-"
 _CHOICE_NAME = re.compile(r"choice-(\d+)\.(\d+)\.(\d+)(?:\.new)?", re.ASCII)
 _POLL_S = 0.05
+FAILED = ".failed"
 #: A training that fails again within so many steps of the suspect one has got no further.
 _SAME_STEPS = 3
 WAIT_S = 300.0
@@ -89,12 +91,18 @@ def _stored_step(name: str) -> Optional[StoredStep]:
 
 
 def is_complete(folder: str, stored: StoredStep) -> bool:
-    """Whether each rank has written its file."""
+    """Whether each rank has written its file. A directory or a pipe of that name, for example, cannot be restored."""
     try:
-        names = set(os.listdir(os.path.join(folder, stored.name)))
+        names = _files(os.path.join(folder, stored.name))
     except (FileNotFoundError, NotADirectoryError):  # removed meanwhile, or a file of this name
         return False
     return all(str(rank) in names for rank in range(stored.world_size))
+
+
+def _files(folder: str) -> set[str]:
+    """Raises OSError."""
+    with os.scandir(folder) as entries:
+        return {entry.name for entry in entries if entry.is_file()}
 
 
 def choose(
@@ -175,7 +183,7 @@ def _choose(
 
 def _last_suspicion(folder: str, token: RoundToken) -> Optional[_Suspicion]:
     """That the newest choice of an older round has recorded."""
-    found = [(RoundToken(*map(int, match.groups())), name) for name in os.listdir(folder) if (match := _choice(name))]
+    found = [(RoundToken(*map(int, match.groups())), name) for name in _files(folder) if (match := _choice(name))]
     older = [(of_round, name) for of_round, name in found if of_round < token]
     if not older:
         return None
@@ -192,15 +200,31 @@ def _choice(name: str) -> "Optional[re.Match[str]]":
 
 
 def _publish(path: str, choice: StorageChoice, token: RoundToken, suspicion: Optional[_Suspicion]) -> None:
-    """And remove the choices of older rounds. A process of a replaced round removes none of a newer one."""
-    folder = os.path.dirname(path)
+    """And remove the choices of older rounds. On a full volume, the choice needs their room: else each round fails."""
+    recorded = None
+    if suspicion is not None:
+        of_round = (suspicion.token.epoch, suspicion.token.term, suspicion.token.round)
+        recorded = (of_round, suspicion.before_step, suspicion.suspect_step, suspicion.restored)
+    text = json.dumps({"name": choice.name, "reason": choice.reason, "suspicion": recorded})
+    try:
+        _write(path, text)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _remove_older_choices(path, token)
+        _write(path, text)
+    _remove_older_choices(path, token)
+
+
+def _write(path: str, text: str) -> None:
     with open(f"{path}.new", "w", encoding="utf-8") as file:
-        recorded = None
-        if suspicion is not None:
-            of_round = (suspicion.token.epoch, suspicion.token.term, suspicion.token.round)
-            recorded = (of_round, suspicion.before_step, suspicion.suspect_step, suspicion.restored)
-        json.dump({"name": choice.name, "reason": choice.reason, "suspicion": recorded}, file)
+        file.write(text)
     os.replace(f"{path}.new", path)
+
+
+def _remove_older_choices(path: str, token: RoundToken) -> None:
+    """A process of a replaced round removes none of a newer one."""
+    folder = os.path.dirname(path)
     for name in os.listdir(folder):
         match = _CHOICE_NAME.fullmatch(name)
         if match is not None and RoundToken(*map(int, match.groups())) < token:
@@ -222,5 +246,6 @@ def _wait_for(path: str, log: Callable[[str], None]) -> StorageChoice:
         time.sleep(_POLL_S)
     raise SnapshotStorageError(
         f"rank 0 has chosen no snapshot on storage within {WAIT_S:g} s: there is no {path}. The volume of "
-        "spec.snapshots.storage.path must be the same in all pods"
+        "spec.snapshots.storage.path must be the same in all pods, and rank 0 must call snapshot.load() within this "
+        "time: call it before work that only rank 0 does"
     )

@@ -30,6 +30,11 @@ class Files:
 
 
 @dataclass(frozen=True)
+class NoFiles:
+    """The launcher has no memory for snapshots, and will have none."""
+
+
+@dataclass(frozen=True)
 class RoundCopyPlan:
     """Answered by Planned. group_rank: of this pod; NO_RANKS if it has none."""
 
@@ -40,7 +45,7 @@ class RoundCopyPlan:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Answered by Fetched."""
+    """Answered by Fetched, once there is memory for it."""
 
     token: RoundToken
     group_rank: int
@@ -138,5 +143,5 @@ class LogLine:
     text: str
 
 
-TO_PROCESS = (Setup, Files, RoundCopyPlan, Fetch, Flush, Receive, Serve)
+TO_PROCESS = (Setup, Files, NoFiles, RoundCopyPlan, Fetch, Flush, Receive, Serve)
 TO_SIDECAR = (Ready, Planned, Overwrites, Fetched, Flushed, CopyCounts, StrideNeeded, LogLine)

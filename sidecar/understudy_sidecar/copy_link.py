@@ -1,12 +1,12 @@
 """The sidecar's edge to its process for copies (copy_process.py): starts it, and passes it plans, files and
 connections.
 
-Rules: the launcher passes its memory once it is allocated, over a socket in the shared folder. Of connections to this
-socket that have passed nothing, only the newest stays. This process keeps the files, and passes them to a process for
-copies that replaces one that has ended. The sidecar checks a pod that calls about copies against the plan
-(kept_copies.py). Then it duplicates the connection for the process, and only the process uses the connection from then
-on. If the process ends during a fetch or a flush, the fetch or flush has failed, and the fetch may have overwritten any
-snapshot.
+Rules: the launcher passes its memory once it is allocated, over a socket in the shared folder, or reports that it has
+none. Of connections to this socket that have passed nothing, only the newest stays. This process keeps the files, and
+passes them to a process for copies that replaces one that has ended. The sidecar checks a pod that calls about copies
+against the plan (kept_copies.py). Then it duplicates the connection for the process, and only the process uses the
+connection from then on. If the process ends during a fetch or a flush, the fetch or flush has failed, and the fetch may
+have overwritten any snapshot.
 """
 
 import asyncio
@@ -66,6 +66,7 @@ class CopyLink:
         self._fetching: FetchCopy | None = None  # not answered yet
         self._flushing: RoundToken | None = None  # not answered yet
         self._files: tuple[int, list[int]] = (0, [])  # the number of the pod's own files, and all files
+        self._has_no_memory = False  # the launcher has none, and will have none
         self._process: _Process | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._listener: socket.socket | None = None
@@ -117,6 +118,7 @@ class CopyLink:
 
     def on_peer(self, link: Link, pod_uid: str, message: SendCopies | RequestCopy) -> None:
         error = "this pod's process for copies is being restarted" if self._process is None else ""
+        error = error or ("" if self._files[1] else "this pod has no memory for snapshots yet")
         match message:
             case SendCopies(token, group_rank):
                 error = error or rejection(self._plan.token, self._plan.plan, token, group_rank, pod_uid)
@@ -289,6 +291,9 @@ class CopyLink:
         for level, kind, content in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+        if data == b"0" and not self._files[1]:
+            self._has_no_memory = True
+            self._send_files()
         self.take_files(int(data) if data.isdigit() and len(data) < 6 else 0, list(fds))
 
     def take_files(self, own: int, fds: list[int]) -> None:
@@ -306,6 +311,8 @@ class CopyLink:
         own, fds = self._files
         if fds:
             self._send(c.Files(own, len(fds) - own), fds)
+        elif self._has_no_memory:
+            self._send(c.NoFiles())
 
 
 def _messages(control: socket.socket) -> Iterator[object]:

@@ -6,8 +6,9 @@ One thread sends. Each fetch and each connection of another pod has a thread.
 
 Rules: membership/kept_copies.py decides which copies are kept, and where. A plan is answered when no copy of an older
 round can arrive any more. A copy counts once its header is written. The header is written last, after the whole copy
-was opened with the key. The newest snapshot is copied; those that were saved meanwhile are skipped. The process ends
-with its sidecar.
+was opened with the key. The newest snapshot is copied; those that were saved meanwhile are skipped. In a new pod, the
+launcher still allocates the memory when the first fetch is ordered: the fetch waits for it, because the copy may be the
+only one of its snapshot. The process ends with its sidecar.
 """
 
 import contextlib
@@ -48,6 +49,8 @@ class CopyProcess:
         self._counts = c.CopyCounts(0, 0, 0, 0)
         self._stride: int | None = None  # the reported one
         self._fetching: Fetching | None = None  # the newest fetch
+        self._waiting: c.Fetch | None = None  # the newest fetch, until there is memory for it
+        self._why_no_files = ""  # why there will be no memory
         self._overwritten: list[SavedStep] = []
 
     def run(self) -> None:
@@ -65,6 +68,11 @@ class CopyProcess:
         match message:
             case c.Files(own, kept) if len(fds) == own + kept:
                 self._take_files(fds[:own], fds[own:])
+            case c.Files():
+                _close(fds)
+                self._on_no_files("this process has not got all files of the memory for snapshots")
+            case c.NoFiles():
+                self._on_no_files("this pod has no memory for snapshots")
             case c.RoundCopyPlan():
                 self._on_plan(message)
             case c.Fetch():
@@ -76,8 +84,7 @@ class CopyProcess:
             case c.Serve() if fds:
                 _in_thread(self._keeper.serve, message, _connection(fds[0]))
             case _:
-                for fd in fds:
-                    os.close(fd)
+                _close(fds)
 
     def _take_files(self, own: list[int], kept: list[int]) -> None:
         try:
@@ -85,14 +92,21 @@ class CopyProcess:
                 raise UnsuitableFiles(f"{len(own)} files for {self._setup.nproc} workers")
             self._files = CopyFiles(own, kept)
         except (UnsuitableFiles, OSError) as error:
-            for fd in (*own, *kept):
-                os.close(fd)
+            _close([*own, *kept])
             self.log(f"ignored the memory for snapshots that a process of the trainer container has passed: {error}")
+            self._on_no_files(f"this pod has no memory for snapshots: {error}")
             return
         self._keeper.use(self._files)
         self._sender.use(self._files)
         if self._plan is not None:
             self._keeper.plan(self._plan)
+        if self._waiting is not None:
+            self._on_fetch(self._waiting)
+
+    def _on_no_files(self, why: str) -> None:
+        self._why_no_files = why
+        if self._waiting is not None:
+            self._on_fetch(self._waiting)
 
     def _on_plan(self, plan: c.RoundCopyPlan) -> None:
         if self._plan is not None and plan.token > self._plan.token:
@@ -108,12 +122,17 @@ class CopyProcess:
         self._end_fetch()
         world_size = 0 if self._plan is None else self._plan.plan.world_size
         if self._files is None:
-            self._send(c.Fetched(order.token, order.saved, "this pod has no memory for snapshots yet", ()))
+            if self._why_no_files:
+                self._send(c.Fetched(order.token, order.saved, self._why_no_files, ()))
+                return
+            self._waiting = order
+            self.log(f"the fetch of step {order.saved.step} waits until the launcher has allocated its memory")
             return
         self._fetching = Fetching(self._files, self._keeper, self._setup, order, world_size, self._on_overwritten)
         threading.Thread(target=self._fetch, args=(self._fetching, order), name="fetch", daemon=True).start()
 
     def _end_fetch(self) -> None:
+        self._waiting = None
         if self._fetching is not None:
             self._fetching.end()
             self._fetching = None
@@ -158,6 +177,11 @@ def receive(control: socket.socket) -> tuple[object, list[int]] | None:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
     return (wire.decode(data, _KNOWN), list(fds)) if data else None
+
+
+def _close(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def _in_thread(work: object, message: object, connection: socket.socket) -> None:

@@ -47,6 +47,7 @@ class CopySender:
         self._streams: dict[str, socket.socket] = {}  # by pod uid
         self._stream_plans: dict[str, RoundToken] = {}  # the round of each stream
         self._retry_at: dict[str, float] = {}
+        self._failures: dict[str, str] = {}  # by pod uid: the newest that was logged since the last copy to it
         self._flushing: RoundToken | None = None
         self._keeps_marks = False  # of snapshots that were sent
         self.need = StrideNeed()
@@ -185,6 +186,8 @@ class CopySender:
                 return
             live = self._send_to(live, chunk)
         if live:
+            for uid, _ in live:
+                self._failures.pop(uid, None)
             self._on_sent(local_rank, header, len(live))
             slots = [files.own_header(local_rank, slot) for slot in range(SLOTS)]
             serials = [x.serial for x in slots if x is not None and x.saved.token == plan.token]
@@ -238,7 +241,9 @@ class CopySender:
     def _fail(self, uid: str, why: str) -> None:
         self._failed += 1
         self._retry_at[uid] = time.monotonic() + RETRY_S
-        self._log(f"cannot send copies to pod {uid}: {why}")
+        if self._failures.get(uid) != why:  # a pod may need minutes until it has allocated its memory
+            self._failures[uid] = why
+            self._log(f"cannot send copies to pod {uid}: {why}")
 
     def _close(self, uids: list[str]) -> None:
         for uid in uids:

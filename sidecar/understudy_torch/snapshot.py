@@ -74,8 +74,9 @@ def load(like: Optional[Any] = None) -> Optional[Any]:
 def save(step: int, state: Any) -> bool:
     """Keep `state` as the snapshot of `step`. Return whether it was stored; False for a call that `every` skips.
 
-    state: dicts, lists and tuples of tensors (strided, of any device and dtype), DTensors, numbers, texts and bytes. Of
-    a DTensor, the shard of this rank is stored.
+    step: larger than that of the last snapshot that this process has stored; otherwise nothing is stored. state: dicts,
+    lists and tuples of tensors (strided, of any device and dtype), DTensors, numbers, texts and bytes. Of a DTensor,
+    the shard of this rank is stored.
     """
     slots = slots_of_process()
     return slots is not None and slots.save(step, state, _pack)
@@ -94,11 +95,13 @@ def _unpack(structure: bytes) -> tuple[Any, Sequence[Part]]:
 
     if not structure.startswith(_ZIP):
         raise WrongLibraryError("the snapshot was saved with understudy_jax: load it with understudy_jax.snapshot")
-    tree, sharded = torch.load(io.BytesIO(structure), map_location="meta", weights_only=True)
+    allowed = torch.serialization.get_safe_globals()
+    with torch.serialization.safe_globals([] if bytes in allowed else [bytes]):  # how pickle stores b""
+        tree, sharded = torch.load(io.BytesIO(structure), map_location="meta", weights_only=True)
     tensors: list[torch.Tensor] = []
 
     def visit(placeholder: "torch.Tensor", path: str) -> "torch.Tensor":
-        tensors.append(torch.empty(placeholder.shape, dtype=placeholder.dtype))
+        tensors.append(torch.empty(placeholder.shape, dtype=placeholder.dtype, device="cpu"))
         return tensors[-1]
 
     state = _mapped(tree, visit, "state")
@@ -122,7 +125,7 @@ def _view(like: "torch.Tensor", memory: mmap.mmap, offset: int) -> "torch.Tensor
     import torch
 
     if not like.numel():
-        return torch.empty(like.shape, dtype=like.dtype)
+        return torch.empty(like.shape, dtype=like.dtype, device="cpu")
     return torch.frombuffer(memory, dtype=like.dtype, count=like.numel(), offset=offset).view(like.shape)
 
 
@@ -166,8 +169,8 @@ def _mapped(value: Any, visit: "Callable[[torch.Tensor, str], torch.Tensor]", pa
     import torch
 
     kind = type(value)
-    if kind is int and value.bit_length() > MOST_INT_BITS:
-        raise UnsuitableState(f"{path} is a number of {value.bit_length()} bits: torch.load restores {MOST_INT_BITS}")
+    if kind is int:
+        _check_bits(value, path)
     if kind in _PLAIN or kind in (torch.Size, torch.dtype, torch.device):
         return value
     if kind in (torch.Tensor, torch.nn.Parameter) or _is_dtensor(value):
@@ -222,7 +225,14 @@ def _is_dtensor(value: Any) -> bool:
     return kind.__name__ == "DTensor" and kind.__module__.startswith("torch.distributed.")
 
 
+def _check_bits(number: int, path: str) -> None:
+    if number.bit_length() > MOST_INT_BITS:
+        raise UnsuitableState(f"{path} is a number of {number.bit_length()} bits: torch.load restores {MOST_INT_BITS}")
+
+
 def _key(key: Any, path: str) -> Any:
+    if type(key) is int:
+        _check_bits(key, f"a key of {path}")
     if type(key) in _PLAIN:
         return key
     raise UnsuitableState(f"{path} has the key {key!r}: expected a text or a number")

@@ -105,6 +105,31 @@ def test_a_state_of_all_kinds_of_values_is_restored(rounds: Rounds, worker: Call
     assert (found["size"], found["dtype"]) == (torch.Size([1, 2]), torch.float16)
 
 
+@pytest.mark.parametrize("allowed", [[], [bytes]])
+def test_bytes_of_no_length_are_restored(rounds: Rounds, worker: Callable[[], None], allowed: list[type]) -> None:
+    import torch
+
+    state = {"text": "", "bytes": b"", b"": [b"", (b"",)]}
+    assert snapshot.save(7, state)
+    with torch.serialization.safe_globals(allowed):
+        assert restored(rounds, worker, 7) == state
+        # and the script's own torch.load allows what it has allowed before
+        assert (bytes in torch.serialization.get_safe_globals()) == bool(allowed)
+
+
+def test_tensors_are_restored_on_the_cpu_with_each_default_device(rounds: Rounds, worker: Callable[[], None]) -> None:
+    import torch
+
+    assert snapshot.save(7, {"a": torch.tensor([1.0, 2.0]), "empty": torch.zeros(0)})
+    choose_next(rounds, worker, 7)
+    # when a script restores where it creates its model on another device
+    with torch.device("meta"):
+        found = snapshot.load()
+        assert snapshot.save(8, found)
+    assert found is not None
+    assert (found["a"].tolist(), found["empty"].device.type) == ([1.0, 2.0], "cpu")
+
+
 def test_a_model_and_its_optimizer_continue_as_if_undisturbed(rounds: Rounds, worker: Callable[[], None]) -> None:
     import torch
 
@@ -268,6 +293,7 @@ def freed(torch: Any) -> Any:
         (lambda torch: {"a": torch.empty(2, dtype=torch.uint4)}, "is a torch.uint4 tensor"),
         (lambda torch: {"a": freed(torch)}, "is a freed tensor: expected a dense tensor with values"),
         (lambda torch: {"a": 1 << 2039}, "state['a'] is a number of 2040 bits"),
+        (lambda torch: {1 << 2039: "a"}, "a key of state is a number of 2040 bits"),
         (lambda torch: {"a": torch.zeros(2).numpy()}, "use tensor.tolist() or torch.from_numpy"),
     ],
     ids=[
@@ -280,6 +306,7 @@ def freed(torch: Any) -> Any:
         "numbers of less than a byte",
         "a tensor whose memory was freed, as FSDP does",
         "a huge number",
+        "a huge number as a key",
         "an array",
     ],
 )

@@ -257,9 +257,13 @@ def _record(state: CoordinatorState) -> None:
 
 
 def _is_suspect(state: CoordinatorState, newest: SavedStep | None) -> bool:
-    """Whether the round before has restored a snapshot, and a worker failed soon after."""
-    before = state.restores.restored
+    """Whether the round before has restored a snapshot, and a worker failed soon after. It may have saved no other one,
+    because only one of `every` steps is saved: the steps that it has made count, too.
+    """
+    before, made = state.restores.restored, state.restores.newest_made
     if before is None or newest is None or newest.step - before.step >= SUSPECT_STEPS:
+        return False
+    if made is not None and made.token >= state.restores.decided and made.step - before.step >= SUSPECT_STEPS:
         return False
     recovered = [x for x in state.recovery_log.open if x.round == state.round.token.round]
     return any(x.fault in WORKER_FAULTS for x in recovered)

@@ -119,6 +119,7 @@ def test_torchrun_decides_about_the_workers_unless_an_option_does(
         (["--snapshots", "1Mi", "--snapshot-path", "/a\nb", "--", "x"], "contains a character that cannot be printed"),
         (["--snapshot-copies", "-1", "--", "x"], "--snapshot-copies -1: expected 0 or more"),
         (["--snapshot-copies", "2", "--", "x"], "--snapshot-copies 2: expected fewer than --nodes"),
+        (["--snapshots", "1Mi", "--nproc", "126", "--", "x"], "--nproc 126: expected at most 125, because"),
         (["--", "deepspeed", "train.py"], "deepspeed starts several processes itself, so each worker would"),
         (["--nproc", "two", "--", "x"], "Invalid value for '--nproc'"),
         (["--", "torchrun", "--nproc-per-node", "gpu", "x"], "torchrun's --nproc-per-node is gpu: expected a number"),

@@ -747,6 +747,50 @@ def test_without_ctypes_pid_1_reaps_the_orphans_and_rounds_continue(folder: Path
         launched.pids("pids", 2 * number + 2)
 
 
+@contextlib.contextmanager
+def listening_for_memory(folder: Path) -> Iterator[socket.socket]:
+    """As the sidecar listens for the memory for snapshots."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / pod.COPIES_SOCKET))
+        listener.listen()
+        listener.settimeout(LIMIT_S)
+        yield listener
+
+
+def passed_to(listener: socket.socket) -> tuple[bytes, int]:
+    """The line and the number of files that the launcher passes."""
+    connection, _ = listener.accept()
+    with connection:
+        line, fds, _, _ = socket.recv_fds(connection, 10, 10)
+    for fd in fds:
+        os.close(fd)
+    return line, len(fds)
+
+
+def test_a_launcher_passes_its_memory_again_if_the_sidecar_does_not_listen_for_it_yet(
+    launch: Launch, folder: Path
+) -> None:
+    # given a sidecar that is starting, and listens only for the launcher
+    launched = launch(*SLEEPS, **{pod.ENV_SNAPSHOT_BYTES: "4096", pod.ENV_SNAPSHOT_COPIES: "1"})
+    launched.join()
+    launched.logs("the sidecar gets no memory for copies of snapshots yet: [Errno 2] No such file or directory")
+    # when it listens for the memory, too
+    with listening_for_memory(folder) as listener:
+        # then it gets the file of the pod's worker, and the file for copies
+        assert passed_to(listener) == (b"1", 2)
+
+
+def test_a_launcher_that_cannot_allocate_the_memory_for_snapshots_reports_it_to_the_sidecar(
+    launch: Launch, folder: Path
+) -> None:
+    """Else a fetch of a copy would wait for the memory."""
+    with listening_for_memory(folder) as listener:
+        # given a pod with less than a petabyte
+        launched = launch(*SLEEPS, **{pod.ENV_SNAPSHOT_BYTES: "9" * 15, pod.ENV_SNAPSHOT_COPIES: "1"})
+        launched.join()
+        assert passed_to(listener) == (b"0", 0)
+
+
 def test_the_process_that_writes_snapshots_to_storage_is_replaced_with_the_next_round(
     launch: Launch, folder: Path
 ) -> None:

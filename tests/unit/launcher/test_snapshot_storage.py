@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import mmap
 import os
 import shutil
@@ -11,11 +13,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.snapshot_rounds import Rounds, token
 from understudy_launcher.snapshot_storage import SlotWriter, SnapshotStorage, StorageSettings, total
+from understudy_protocol import snapshot_slots
 from understudy_protocol.launcher import SnapshotsStored
 from understudy_protocol.snapshot_slots import DamagedSnapshotError, Part, SnapshotSlots
 from understudy_protocol.snapshot_storage import SnapshotStorageError
@@ -204,6 +208,86 @@ def test_an_incomplete_snapshot_is_removed_once_a_newer_one_is_complete(
     assert [name.split("-")[1] for name in names(tmp_path)] == ["20", "30"]
 
 
+def steps(tmp_path: Path) -> list[int]:
+    return [int(name.split("-")[1]) for name in names(tmp_path)]
+
+
+def test_the_folder_needs_room_for_one_more_snapshot_than_it_keeps(
+    tmp_path: Path, make_job: Callable[..., Job]
+) -> None:
+    job = make_job(keep=2, ranks=2)
+    job.save(9)
+    for step in (10, 20, 30):
+        job.save(step)
+        job.write()
+    # when rank 0 finds that rank 1 has written its file, too, then it does not wait for its next snapshot
+    job.writers[0].look()
+    assert steps(tmp_path) == [20, 30]
+
+
+def test_a_snapshot_that_a_lost_pod_leaves_incomplete_is_removed_once_a_newer_one_is_complete(
+    tmp_path: Path, make_job: Callable[..., Job]
+) -> None:
+    job = make_job(keep=2, ranks=2)
+    job.save(9)
+    for step in (10, 20):
+        job.save(step)
+        job.write()
+    # given the pod of rank 1 is lost before it has written step 30
+    job.save(30)
+    os.pwrite(job.rounds.memory.files[1], bytes(8), PAGE - 16)
+    job.write()
+    # when the next snapshot is complete
+    job.save(40)
+    job.write()
+    job.writers[0].look()
+    assert steps(tmp_path) == [20, 40]
+
+
+def test_on_a_full_volume_incomplete_snapshots_make_room_for_the_next_one(
+    tmp_path: Path, make_job: Callable[..., Job]
+) -> None:
+    job = make_job(keep=2, ranks=2)
+    job.save(9)
+    for step in (10, 20):
+        job.save(step)
+        job.write()
+    job.writers[0].look()
+    # given the pod of rank 1 was lost before it had written step 30
+    job.save(30)
+    os.pwrite(job.rounds.memory.files[1], bytes(8), PAGE - 16)
+    job.write()
+    # and there is no room for its file of step 40
+    job.save(40)
+    (tmp_path / "snapshots" / "0000000000.0000000001.0000000000-40-of-2" / ".1").mkdir(parents=True)
+    job.write()
+    # when rank 0 begins to write step 50
+    job.save(50)
+    job.writers[0].write_marked()
+    # then the files of steps 30 and 40, which rank 1 will not write any more, are removed
+    assert steps(tmp_path) == [10, 20, 50]
+
+
+def test_a_rank_that_is_slower_than_the_others_keeps_its_chance_to_complete_a_snapshot(
+    tmp_path: Path, make_job: Callable[..., Job]
+) -> None:
+    job = make_job(keep=2, ranks=2)
+    job.save(9)
+    # given rank 1, which still writes step 10 when rank 0 has written step 20
+    job.save(10)
+    job.writers[0].write_marked()
+    job.save(20)
+    job.writers[0].write_marked()
+    assert steps(tmp_path) == [10, 20]
+    # when it has written step 10, and later step 30
+    job.writers[1].write_marked()
+    job.save(30)
+    job.write()
+    job.writers[0].look()
+    # then step 20, which it has skipped, is removed
+    assert steps(tmp_path) == [10, 30]
+
+
 def test_ranks_that_never_write_their_files_do_not_fill_the_storage(
     tmp_path: Path, make_job: Callable[..., Job], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -229,7 +313,7 @@ def test_a_rank_0_that_cannot_write_removes_the_files_of_the_others(
         (tmp_path / "snapshots" / f"0000000000.0000000001.0000000000-{step}-of-2" / ".0").mkdir(parents=True)
         job.save(step)
         job.write()
-    assert len(names(tmp_path)) == 8
+    assert steps(tmp_path) == [190]
 
 
 def test_a_snapshot_of_a_replaced_round_overwrites_none_of_a_newer_round(
@@ -277,6 +361,26 @@ def test_an_incomplete_file_is_damaged(tmp_path: Path, make_job: Callable[..., J
     assert path.with_name("0.damaged").exists()
 
 
+def test_a_file_system_that_returns_fewer_bytes_than_requested_damages_no_snapshot(
+    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As FUSE may, if it does not cache."""
+    job = make_job()
+    job.save(9)
+    job.save(10, b"ten" * 1000)
+    job.write()
+
+    class Short(io.FileIO):
+        def read(self, size: int | None = -1) -> bytes:
+            return super().read(min(size or 0, 1000))
+
+        def readinto(self, buffer: Any) -> int:
+            return super().readinto(memoryview(buffer)[:1000])
+
+    monkeypatch.setattr(snapshot_slots, "open", lambda path, *_, **options: Short(path), raising=False)
+    assert bytes(make_job(first_round=1).workers[0].load(unpack) or b"") == b"ten" * 1000
+
+
 def test_the_file_of_another_rank_is_damaged(tmp_path: Path, make_job: Callable[..., Job]) -> None:
     job = make_job(ranks=2)
     job.save(9)
@@ -295,8 +399,8 @@ def test_a_file_that_cannot_be_read_is_kept(tmp_path: Path, make_job: Callable[.
     job.write()
     path = tmp_path / "snapshots" / names(tmp_path)[0] / "0"
     path.unlink()
-    path.mkdir()  # an error of the storage
-    with pytest.raises(SnapshotStorageError, match="0 cannot be read: Is a directory"):
+    path.symlink_to("/proc/self/mem")  # an error of the storage
+    with pytest.raises(SnapshotStorageError, match="0 cannot be read: Input/output error"):
         make_job(first_round=1).workers[0].load(unpack)
     assert path.exists()
 
@@ -430,6 +534,32 @@ def test_the_process_reports_its_counts_and_the_next_process_adds_to_them(
     assert received(process) == [2, 0, 20]
 
 
+def test_a_pod_that_cannot_start_the_process_restores_the_same_snapshot_as_the_others(
+    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its ranks would continue from a checkpoint of the script, and the other ranks from the snapshot."""
+    job = make_job(ranks=2)
+    job.save(9)
+    job.save(10)
+    job.write()
+
+    # given a pod with rank 0, and a pod with rank 1 whose container has too many processes
+    def fail() -> int:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    again = make_job(ranks=2, first_round=1)
+    file = again.rounds.memory.files[1]
+    os.pwrite(file, bytes(1024), 2304)
+    process = SnapshotStorage({0: file}, again.settings)
+    monkeypatch.setattr(os, "fork", fail)
+    with pytest.raises(OSError, match="Resource temporarily unavailable"):
+        process.start()
+    assert [bytes(worker.load(unpack) or b"") for worker in again.workers] == [b"state"] * 2
+    # and it marks no slot, which no process would write
+    again.save(20)
+    assert os.pread(file, 8, PAGE - 16) == bytes(8)
+
+
 def test_a_failure_of_the_storage_is_logged_once_and_saves_continue(
     tmp_path: Path, make_job: Callable[..., Job], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -464,7 +594,7 @@ def test_a_slot_that_was_overwritten_meanwhile_leaves_no_file(
     monkeypatch.setattr(os, "fsync", overwrite)
     job.write()
     (folder,) = (tmp_path / "snapshots").iterdir()
-    assert list(folder.iterdir()) == []
+    assert [path.name for path in folder.iterdir()] == ["0.failed"]
 
 
 def test_without_the_process_no_slot_stays_marked_and_the_next_start_begins_again(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.snapshot_rounds import Rounds, token
-from understudy_protocol.snapshot_slots import DamagedSnapshotError, SnapshotSlots
+from understudy_protocol.snapshot_slots import DamagedSnapshotError, Pack, Part, SnapshotSlots
 from understudy_protocol.snapshots import SavedStep
 
 PAGE = 4096
@@ -68,6 +71,67 @@ def test_saves_have_the_same_numbers_in_all_ranks_although_one_rank_has_stored_n
     assert [of_rank.save(step, STATE, pack) for step in (8, -1, 9)] == [True, False, True]
     headers = [header for header in rounds.memory._slots()[0] if header is not None]
     assert sorted((header.saved.step, header.serial) for header in headers) == [(8, 1), (9, 3)]
+
+
+def steps(rounds: Rounds) -> set[int]:
+    """Of the snapshots in both slots."""
+    return {header.saved.step for header in rounds.memory._slots()[0] if header is not None}
+
+
+@pytest.mark.parametrize("step", [8, 3])
+def test_a_step_that_is_not_larger_than_the_last_saved_one_is_not_stored(
+    rounds: Rounds, capfd: pytest.CaptureFixture[str], step: int
+) -> None:
+    """Else a round could restore the snapshot of a step that the training has left, and ranks could restore different
+    states under one name.
+    """
+    of_rank = worker(rounds)
+    assert of_rank.load(unpack) == STATE
+    # given a training that counts its steps from 0 in each epoch
+    assert [of_rank.save(n, STATE, pack) for n in (7, 8, step, step, 9)] == [True, True, False, False, True]
+    assert steps(rounds) == {8, 9}
+    assert capfd.readouterr().err == (
+        f"understudy: snapshot.save({step}) has stored nothing: step 8 was saved before, and of two snapshots, the one "
+        "with the larger step is the newer one: count the steps from the start of the training, and not of an epoch\n"
+    )
+
+
+def blocked(began: threading.Event, until: threading.Event) -> Pack:
+    """A save that waits within its copy, but not forever."""
+
+    def copy(_memory: mmap.mmap, _offset: int) -> bytes:
+        began.set()
+        until.wait(0.5)
+        return b""
+
+    return lambda state: (state, [Part(0, copy)])
+
+
+def test_saves_of_two_threads_leave_both_snapshots_whole(rounds: Rounds) -> None:
+    of_rank, began, other_began = worker(rounds), threading.Event(), threading.Event()
+    of_rank.load(unpack)
+    # given a thread that saves step 8 when the main thread saves step 9
+    saving = threading.Thread(target=of_rank.save, args=(8, STATE, blocked(began, other_began)))
+    saving.start()
+    assert began.wait(10.0)
+    assert of_rank.save(9, STATE, blocked(other_began, began))
+    saving.join()
+    assert steps(rounds) == {8, 9}
+
+
+def test_a_fork_can_save_although_a_thread_of_its_parent_was_saving(rounds: Rounds) -> None:
+    of_rank, began, forked = worker(rounds), threading.Event(), threading.Event()
+    of_rank.load(unpack)
+    saving = threading.Thread(target=of_rank.save, args=(8, STATE, blocked(began, forked)))
+    saving.start()
+    assert began.wait(10.0)
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(10)
+        os._exit(0 if of_rank.save(9, STATE, pack) else 1)
+    forked.set()
+    assert os.waitpid(pid, 0)[1] == 0
+    saving.join()
 
 
 class Tee:

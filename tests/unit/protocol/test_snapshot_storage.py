@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +56,27 @@ def test_a_file_with_the_name_of_a_snapshot_does_not_count(tmp_path: Path) -> No
     store(tmp_path, FIRST, "0", "1")
     (tmp_path / SECOND).touch()
     assert choose(str(tmp_path), 2, None) == StorageChoice(FIRST)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [os.mkfifo, os.mkdir, lambda path: os.symlink("nowhere", path)],
+    ids=["a pipe", "a directory", "a link to nothing"],
+)
+def test_a_snapshot_with_something_else_in_place_of_a_file_does_not_count(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    store(tmp_path, FIRST, "0", "1")
+    store(tmp_path, SECOND, "0")
+    make(tmp_path / SECOND / "1")
+    assert choose(str(tmp_path), 2, None) == StorageChoice(FIRST)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["a pipe", "a directory"])
+def test_something_else_in_place_of_a_choice_does_not_count(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    store(tmp_path, FIRST, "0", "1")
+    make(tmp_path / "choice-7.1.3")
+    assert agreed_choice(str(tmp_path), ROUND, 0, 2, None, silent) == StorageChoice(FIRST)
 
 
 def test_a_world_of_another_size_restores_none_and_gives_the_reason(tmp_path: Path) -> None:
@@ -138,6 +163,26 @@ def test_the_choice_of_an_older_round_is_removed(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["choice-7.1.4"]
 
 
+def test_on_a_full_volume_a_choice_takes_the_room_of_an_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(tmp_path, FIRST, "0", "1")
+    store(tmp_path, SECOND, "0", "1")
+    older = RoundToken(7, 1, 3)
+    assert agreed_choice(str(tmp_path), older, 0, 2, 2000, silent) == StorageChoice(FIRST)
+
+    # given a volume that has room for one choice
+    def opened(path: str, mode: str = "r", **options: Any) -> Any:
+        if "w" in mode and (tmp_path / "choice-7.1.3").exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        return open(path, mode, **options)
+
+    monkeypatch.setattr(snapshot_storage, "open", opened, raising=False)
+    # then the next round has its choice, and the suspicion of the older one counts in it, and in the round after that
+    for token, rank in ((ROUND, 0), (ROUND, 1), (RoundToken(7, 1, 5), 0)):
+        assert agreed_choice(str(tmp_path), token, rank, 2, None, silent) == StorageChoice(FIRST)
+
+
 def test_a_replaced_round_does_not_remove_the_choice_of_a_newer_one(tmp_path: Path) -> None:
     """Its rank 0 may be cut off from the coordinator, and reach the storage. The ranks of the newer round wait."""
     newer = RoundToken(7, 1, 10)
@@ -146,11 +191,9 @@ def test_a_replaced_round_does_not_remove_the_choice_of_a_newer_one(tmp_path: Pa
     assert agreed_choice(str(tmp_path), newer, 1, 2, None, silent) == chosen
 
 
-def test_a_folder_that_is_not_shared_ends_the_wait_with_the_field(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wait_for_rank_0_ends_with_both_possible_causes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot_storage, "WAIT_S", 0.2)
-    with pytest.raises(snapshot_storage.SnapshotStorageError, match=r"storage\.path must be the same in all pods"):
+    with pytest.raises(snapshot_storage.SnapshotStorageError, match=r"must be the same .*, and rank 0 must call"):
         agreed_choice(str(tmp_path), ROUND, 1, 2, None, silent)
 
 

@@ -43,6 +43,7 @@ class CopyingPod:
 
     def __init__(self, group_rank: int, slot_bytes: int, key: bytes = KEY) -> None:
         self.group_rank, self.uid = group_rank, f"uid-{group_rank}"
+        self.path = Path()  # of the socket for the files of its memory
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.memory = SnapshotMemory(1, slot_bytes, 1, copies=1)
@@ -65,6 +66,10 @@ class CopyingPod:
     @property
     def owner(self) -> CopyOwner:
         return CopyOwner(self.group_rank, self.uid)
+
+    def pass_memory(self) -> None:
+        """The launcher has allocated it."""
+        self.memory.pass_files(str(self.path))
 
     async def plan(
         self,
@@ -105,6 +110,9 @@ class CopyingPod:
         assert process is not None
         process.process.send_signal(number)
 
+    def has_process(self) -> bool:
+        return self.link._process is not None and self.link._process.is_ready
+
     def threads(self) -> int:
         """Of its process for copies."""
         process = self.link._process
@@ -143,17 +151,19 @@ class CopyingPod:
 
 @asynccontextmanager
 async def copying_pods(
-    slot_bytes: int = 3 << 20, keys: tuple[bytes, ...] = (KEY, KEY, KEY)
+    slot_bytes: int = 3 << 20, keys: tuple[bytes, ...] = (KEY, KEY, KEY), new: tuple[int, ...] = ()
 ) -> AsyncIterator[list[CopyingPod]]:
-    """Pods whose memory has been passed to their processes."""
+    """Pods whose memory has been passed to their processes. new: group ranks of those whose launchers allocate it."""
     pods = [CopyingPod(number, slot_bytes, key) for number, key in enumerate(keys)]
     with tempfile.TemporaryDirectory(prefix="understudy-") as folder:
         for pod in pods:
             await pod.server.listen(pod.port, "127.0.0.1")
-            path = Path(folder) / f"{pod.uid}.sock"
-            await pod.link.start(path)
-            pod.memory.pass_files(str(path))
-        await until(lambda: all(pod.link.is_ready for pod in pods), "the processes for copies")
+            pod.path = Path(folder) / f"{pod.uid}.sock"
+            await pod.link.start(pod.path)
+            if pod.group_rank not in new:
+                pod.pass_memory()
+        await until(lambda: all(pod.has_process() for pod in pods), "the processes for copies")
+        await until(lambda: all(pod.link.is_ready for pod in pods if pod.group_rank not in new), "their memory")
         try:
             yield pods
         finally:

@@ -18,6 +18,7 @@ import pytest
 
 from tests.unit.sidecar.copying import PAGE, R0, R1, CopyingPod, copying_pods, until
 from tests.unit.sidecar.relay import relayed
+from understudy_launcher.snapshot_memory import pass_no_files
 from understudy_protocol.copies import RequestCopy, SendCopies
 from understudy_protocol.enums import RoundToken
 from understudy_protocol.snapshot_files import own_file_bytes
@@ -86,6 +87,74 @@ async def test_a_pod_that_takes_the_ranks_of_a_lost_one_fetches_the_copy(size: i
         # then it has the same content in its own memory
         assert await spare.fetch(saved, keeper.holder, group_rank=0) == ""
         assert spare.content(0, size) == state(size)
+
+
+async def test_a_new_pod_fetches_the_copy_once_its_launcher_has_allocated_the_memory() -> None:
+    async with copying_pods(new=(2,)) as (owner, keeper, new):
+        # given a pod that was created in place of a lost one, and gets its rank while its launcher allocates memory
+        await planned(owner, keeper)
+        saved = await copied(owner, keeper, 7, state(5000))
+        await keeper.plan(token=R1)
+        await new.plan(token=R1)
+        new.link.do(FetchCopy(R1, 0, saved, (keeper.holder,)))
+        await new.plan(token=R1)
+        assert new.events == []
+        # when the memory is allocated
+        new.pass_memory()
+        # then the pod has the content
+        assert await new.next_event() == CopyFetched(R1, saved, "", ())
+        assert new.content(0, 5000) == state(5000)
+
+
+async def test_a_fetch_into_a_pod_that_gets_no_memory_fails() -> None:
+    async with copying_pods(new=(2,)) as (owner, keeper, new):
+        await planned(owner, keeper)
+        saved = await copied(owner, keeper, 7, state(5000))
+        await keeper.plan(token=R1)
+        await new.plan(token=R1)
+        new.link.do(FetchCopy(R1, 0, saved, (keeper.holder,)))
+        # when its launcher cannot allocate the memory
+        pass_no_files(str(new.path))
+        assert await new.next_event() == CopyFetched(R1, saved, "this pod has no memory for snapshots", ())
+        # then further fetches fail at once, also with another process for copies
+        assert await new.fetch(saved, keeper.holder, group_rank=0) == "this pod has no memory for snapshots"
+        new.link.kill_process()
+        await until(lambda: not new.has_process(), "the end of the process")
+        await until(new.has_process, "the next process")
+        assert isinstance(await new.next_event(), CopiesPlanned)
+        assert await new.fetch(saved, keeper.holder, group_rank=0) == "this pod has no memory for snapshots"
+
+
+async def test_a_pod_that_still_allocates_its_memory_is_named_once_and_gets_its_copies_after_that(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with copying_pods(new=(1,)) as (owner, keeper, _):
+        assert await keeper.plan(owners=(owner.owner,)) == ()
+        await owner.plan(holders=(keeper.holder,))
+        owner.save(7, state(5000))
+        await until(lambda: owner.link.counts.failed >= 3, "three calls")
+        reason = f"{keeper.address}: rejected: this pod has no memory for snapshots yet"
+        assert caplog.text.count("cannot send copies to pod") == 1
+        assert f"cannot send copies to pod uid-1: {reason}" in caplog.text
+        keeper.pass_memory()
+        await until_kept(keeper, owner, 7)
+
+
+async def test_a_newer_plan_ends_a_fetch_that_waits_for_memory() -> None:
+    async with copying_pods(new=(2,)) as (owner, keeper, new):
+        await planned(owner, keeper)
+        saved = await copied(owner, keeper, 7, state(5000))
+        await keeper.plan(token=R1)
+        await new.plan(token=R1)
+        new.link.do(FetchCopy(R1, 0, saved, (keeper.holder,)))
+        await new.plan(token=R2)
+        new.pass_memory()
+        # then the next fetch is the first one that is answered
+        await keeper.plan(token=R2)
+        assert await new.fetch(SavedStep(R0, 6), keeper.holder, group_rank=0, token=R2) != ""
+        with pytest.raises(AssertionError):
+            new.content(0, 5000)
 
 
 async def test_a_spare_that_keeps_the_copy_itself_fetches_it_without_a_connection() -> None:

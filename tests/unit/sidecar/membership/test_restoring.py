@@ -175,6 +175,27 @@ def test_a_round_that_made_3_steps_after_a_restore_has_cleared_the_snapshots() -
     assert failed_again(driven, steps_of(R2, 11)).saved == SavedStep(R2, 11)
 
 
+def made(token: RoundToken, step: int) -> SavedSteps:
+    """The pods have the snapshot of step 100, and this round has made this step."""
+    return SavedSteps((SavedStep(R0, 100),), MadeStep(token, step))
+
+
+def test_steps_that_were_not_saved_clear_the_snapshots_too() -> None:
+    """With `every: 100`, rounds may fail 50 steps after a restore, and have saved nothing since."""
+    driven = trained(max_in_place=9)
+    restored = SavedStep(R0, 100)
+    assert failed_again(driven, steps_of(R0, 100)).saved == restored
+    assert [failed_again(driven, made(RoundToken(1, 1, number), 150)).saved for number in (1, 2, 3)] == [restored] * 3
+
+
+def test_steps_of_the_rounds_before_a_restore_clear_no_snapshot() -> None:
+    # given round 0 has made 90 steps after its last save, and rounds 1 and 2 fail before their first step
+    driven = trained(max_in_place=9)
+    assert failed_again(driven, made(R0, 190)).saved == SavedStep(R0, 100)
+    assert failed_again(driven, made(R0, 190)).saved == SavedStep(R0, 100)
+    assert failed_again(driven, made(R0, 190)).saved is None
+
+
 # Members that disconnect, and new coordinators
 
 
