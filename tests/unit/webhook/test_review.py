@@ -51,6 +51,29 @@ def test_a_pod_with_the_former_value_of_the_label_is_refused_with_the_new_one() 
     assert find_objections("Job", job) == [f"understudy cannot inject the pods of this Job: {expected}"]
 
 
+def labeled(value: str) -> Raw:
+    raw = template()
+    raw["metadata"]["labels"]["understudy.dev/inject"] = value
+    return raw
+
+
+@pytest.mark.parametrize("value", ["Enabled", "yes", "enable", "TRUE"])
+def test_a_label_with_a_wrong_value_is_rejected_when_the_job_is_applied(value: str) -> None:
+    """Otherwise the job would silently train without Understudy."""
+    why = f"label understudy.dev/inject is '{value}', so no pod would be injected: set it to enabled, or to disabled"
+    for kind, raw in (
+        ("Job", a_job(template=labeled(value))),
+        ("JobSet", a_jobset(template(), labeled(value))),
+        ("PyTorchJob", a_pytorch_job(labeled(value))),
+    ):
+        assert find_objections(kind, raw) == [f"understudy cannot inject the pods of this {kind}: {why}"]
+
+
+@pytest.mark.parametrize("value", ["disabled", "false", ""])
+def test_a_label_may_rule_out_injection(value: str) -> None:
+    assert find_objections("Job", a_job(template=labeled(value), completionMode="NonIndexed")) == []
+
+
 def test_other_objects_than_pods_are_never_touched() -> None:
     assert response(mutate(request(pod("job"), "Job"), IMAGE)) == {"uid": "u-1", "allowed": True}
 

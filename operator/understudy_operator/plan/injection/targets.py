@@ -30,6 +30,8 @@ Raw = Mapping[str, Any]
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError)
 REASON_CHARACTERS = 500
 REPLICA_TYPES = ("Master", "Worker")
+#: Values of the label with which a user may rule out injection.
+NOT_INJECTED = ("disabled", "false", "")
 
 
 @dataclass(frozen=True)
@@ -199,6 +201,25 @@ def _templates(kind: str, spec: Raw) -> Iterator[Template]:
             entry = replicas.get(name, {})
             if wants_injection(entry.get("template", {}).get("metadata") or {}):
                 yield Template(name.lower(), 1, int(entry.get("replicas", 1)), entry["template"])
+
+
+def check_labels(kind: str, raw: Raw) -> None:
+    """Raises Objection if a template has a label that neither asks for injection nor rules it out."""
+    for template in _pod_templates(kind, raw.get("spec", {})):
+        label = ((template.get("metadata") or {}).get("labels") or {}).get(names.LABEL_INJECT, "")
+        if not wants_injection(template.get("metadata") or {}) and label not in NOT_INJECTED:
+            raise Objection(
+                f"label {names.LABEL_INJECT} is {label!r}, so no pod would be injected: set it to "
+                f"{names.INJECTION_ENABLED}, or to {NOT_INJECTED[0]}"
+            )
+
+
+def _pod_templates(kind: str, spec: Raw) -> list[Raw]:
+    if kind == "Job":
+        return [spec.get("template", {})]
+    if kind == "JobSet":
+        return [entry["template"].get("spec", {}).get("template", {}) for entry in spec.get("replicatedJobs", ())]
+    return [replica.get("template", {}) for replica in spec.get("pytorchReplicaSpecs", {}).values()]
 
 
 def _of_job(name: str, jobs: int, spec: Raw, path: str) -> Iterator[Template]:
