@@ -215,6 +215,47 @@ def test_an_invalid_job_is_rejected_when_it_is_applied(kind: str, raw: Raw, mess
     assert message in result["status"]["message"]
 
 
+def with_command(*command: str, gpus: int = 0, **annotations: str) -> Raw:
+    raw = template(**annotations)
+    raw["spec"]["containers"][0] |= {"command": [*command], "resources": {"limits": {"nvidia.com/gpu": gpus}}}
+    return raw
+
+
+DIFFER = "their pods have different numbers of workers ({}), which are torchrun's --nproc-per-node or the limits"
+
+
+def test_templates_whose_pods_have_different_numbers_of_workers_are_rejected() -> None:
+    """The ranks of their pods would overlap, or would be missing."""
+    eight, four = with_command("torchrun", "--nproc-per-node=8", "t.py"), with_command("python", "t.py", gpus=4)
+    (found,) = find_objections("JobSet", a_jobset(eight, four))
+    assert DIFFER.format("r0: 8, r1: 4") in found
+    assert found.endswith("set annotation understudy.dev/nproc-per-node to one number")
+    job = a_pytorch_job(eight)
+    job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"] = with_command("torchrun", "t.py")
+    (found,) = find_objections("PyTorchJob", job)
+    assert DIFFER.format("master: 8, worker: 1") in found
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (with_command("torchrun", "--nproc-per-node=4", "t.py"), with_command("python", "t.py", gpus=4)),
+        (with_command("python", "t.py", gpus=8, nproc_per_node="2"), with_command("python", "t.py", nproc_per_node="2")),
+        (with_command("python", "t.py", gpus=8, launcher="None"), with_command("python", "t.py", launcher="None")),
+    ],
+    ids=["equal", "annotation", "no launcher"],
+)
+def test_templates_may_have_the_same_number_for_different_reasons(one: Raw, other: Raw) -> None:
+    assert find_objections("JobSet", a_jobset(one, other)) == []
+
+
+def test_a_pytorch_job_may_set_the_number_for_all_templates() -> None:
+    job = a_pytorch_job(with_command("torchrun", "--nproc-per-node=8", "t.py"))
+    job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"] = with_command("torchrun", "t.py")
+    job["spec"]["nprocPerNode"] = "8"
+    assert find_objections("PyTorchJob", job) == []
+
+
 # Existing TrainingJobs ------------------------------------------------------------------------------------------------
 
 
