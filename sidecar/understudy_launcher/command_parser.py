@@ -105,9 +105,16 @@ def _launch_calls_torchrun(
     default = _default_configuration(env)
     if os.path.isfile(default):
         return command_words.configuration_calls_torchrun(_content(default))
-    devices = env.get(pod.ENV_DEVICES) or ""
-    several_devices = devices.isdecimal() and int(devices[:6]) > 1
-    return several_devices and (launch.processes is None or launch.processes > 1)
+    return _count_devices(env) > 1 and (launch.processes is None or launch.processes > 1)
+
+
+def _count_devices(env: Mapping[str, str]) -> int:
+    """Of CUDA."""
+    visible = env.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([name for name in visible.split(",") if name.strip()])
+    requested = env.get(pod.ENV_DEVICES) or ""
+    return int(requested[:6]) if requested.isdecimal() else 0
 
 
 def _folders(texts: Sequence[str], env: Mapping[str, str]) -> list[str]:

@@ -284,6 +284,13 @@ def test_without_a_configuration_accelerate_uses_all_devices(
     assert calls_torchrun(words, {"HF_HOME": str(tmp_path), "UNDERSTUDY_DEVICES": devices}) is calls
 
 
+@pytest.mark.parametrize(("visible", "calls"), [("0,1", True), ("GPU-1, GPU-2", True), ("3", False), ("", False)])
+def test_accelerate_uses_only_visible_devices(tmp_path: Path, visible: str, calls: bool) -> None:
+    env = {"HF_HOME": str(tmp_path), "UNDERSTUDY_DEVICES": "8", "CUDA_VISIBLE_DEVICES": visible}
+    assert calls_torchrun(["accelerate", "launch", "train.py"], env) is calls
+    assert calls_torchrun(["accelerate", "launch", "train.py"], {**env, "UNDERSTUDY_DEVICES": "1"}) is calls
+
+
 def test_with_a_default_configuration_it_uses_the_devices_of_that(tmp_path: Path) -> None:
     (tmp_path / "accelerate").mkdir()
     (tmp_path / "accelerate" / "default_config.yaml").write_text(YAML.format("'NO'"))
