@@ -240,7 +240,7 @@ def test_templates_whose_pods_have_different_numbers_of_workers_are_rejected() -
     ("one", "other"),
     [
         (with_command("torchrun", "--nproc-per-node=4", "t.py"), with_command("python", "t.py", gpus=4)),
-        (with_command("python", "t.py", gpus=8, nproc_per_node="2"), with_command("python", "t.py", nproc_per_node="2")),
+        (with_command("python", "t", gpus=8, nproc_per_node="2"), with_command("python", "t", nproc_per_node="2")),
         (with_command("python", "t.py", gpus=8, launcher="None"), with_command("python", "t.py", launcher="None")),
     ],
     ids=["equal", "annotation", "no launcher"],
