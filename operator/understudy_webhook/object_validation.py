@@ -15,7 +15,7 @@ from understudy_operator.plan.facts import keys
 from understudy_operator.plan.injection.injected_pods import inject
 from understudy_operator.plan.injection.owner import PYTORCH_INDEX, PYTORCH_JOB_NAME, PYTORCH_REPLICA, read_owner
 from understudy_operator.plan.injection.settings import Objection
-from understudy_operator.plan.injection.targets import Template, read_nproc, read_target, spec_of
+from understudy_operator.plan.injection.targets import Template, check_labels, read_nproc, read_target, spec_of
 from understudy_operator.plan.jobset.validation import find_spec_errors
 
 Raw = Mapping[str, Any]
@@ -32,6 +32,7 @@ def find_objections(kind: str, raw: Raw) -> list[str]:
     if kind == "Job" and _is_of_jobset(raw["metadata"]):
         return []
     try:
+        check_labels(kind, raw)
         target = read_target(kind, raw)
         for example in example_pods(kind, raw):
             pod = inject(example, _IMAGE).pod

@@ -32,7 +32,7 @@ MOST_VALUES = 250_000
 MOST_LEVELS = 100
 #: The fields of a pod and of its containers that injection changes.
 _POD = ("metadata/labels", "metadata/annotations", "spec/restartPolicy", "spec/volumes", "spec/initContainers")
-_CONTAINER = ("command", "env", "volumeMounts")
+_CONTAINER = ("command", "env", "volumeMounts", "ports")
 
 
 class NoReview(ValueError):

@@ -13,14 +13,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
-from understudy_protocol import command_words
+from understudy_protocol import command_words, pod
 
 _PYTHON = re.compile(r"python[0-9.]*")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 _WITH_VALUE, _FLAGS = "WX", "bBdEIOPqRsSuv"
 _LONG_WITH_VALUE = "--check-hash-based-pycs"
 _SHEBANG_BYTES = 256
-_MOST_SCRIPTS, _SCRIPT_BYTES = 16, 1 << 20
+_MOST_SCRIPTS, _SCRIPT_BYTES, _MOST_PARTS = 16, 1 << 20, 1000
+#: Words of a shell text that precede a program: reserved words, and programs that run another one.
+_BEFORE = (
+    r"if|then|elif|else|while|until|do|!|exec|env|nohup|time|timeout|nice|numactl|taskset|stdbuf|setsid|tini|dumb-init"
+    r"|source|\.|(?:/[^\s;&|]{0,255}/)?(?:ba|da|z|k)?sh"
+    r"|[A-Za-z_][A-Za-z0-9_]{0,255}=[^\s;&|(]{0,1024}|-[^\s;&|]{0,255}|[0-9][^\s;&|]{0,255}"
+)
+#: The program of each command in a shell text, or the script that a shell runs.
+_PROGRAM = re.compile(
+    rf"(?:^|[;&|({{])[ \t]*(?:(?:{_BEFORE})[ \t]+){{0,32}}[\"']?([^\s;&|()<>`\"']{{1,4096}})", re.MULTILINE
+)
+_CHANGES_FOLDER = re.compile(r"(?:^|[;&|({])[ \t]*cd[ \t]+(?:--[ \t]+)?[\"']?([^\s;&|)\"']{1,4096})", re.MULTILINE)
+_SHELL = re.compile(r"\b(?:ba|da|z|k|a)?sh\b")
+_SHELL_SUFFIXES = ("", ".sh", ".bash", ".zsh", ".ksh")
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 FILE, MODULE, CODE = "file", "module", "code"
 
@@ -62,22 +75,81 @@ def calls_torchrun(command: Sequence[str], env: Mapping[str, str]) -> bool:
     """Also True if a shell script that the command names, or accelerate's configuration, calls torchrun. Any other
     Python program does not count as a call. env: of the command.
     """
-    configurations = command_words.accelerate_configurations(command)
-    if command_words.calls_torchrun(command) or _configures_torchrun(configurations, env):
+    launches = command_words.accelerate_launches(command)
+    if command_words.calls_torchrun(command) or _any_calls_torchrun(launches, _folders(command, env), env):
         return True
     if python_call(command) is not None:
         return False
-    texts = [_script_text(word) for word in command[:_MOST_SCRIPTS]]
     return any(
-        command_words.text_calls_torchrun(text) or _configures_torchrun(command_words.text_configurations(text), env)
-        for text in texts
+        command_words.text_calls_torchrun(text)
+        or _any_calls_torchrun(command_words.accelerate_launches_in(text), _folders([*command, text], env), env)
+        for text in _shell_scripts(command, env)
     )
 
 
-def _configures_torchrun(paths: Sequence[str], env: Mapping[str, str]) -> bool:
-    """paths: of accelerate's configuration files; "" is the default one."""
-    found = (_content(_expanded(path, env) or _default_configuration(env)) for path in paths[:_MOST_SCRIPTS])
-    return any(command_words.configuration_calls_torchrun(text) for text in found)
+def _any_calls_torchrun(
+    launches: Sequence[command_words.AccelerateLaunch], folders: Sequence[str], env: Mapping[str, str]
+) -> bool:
+    """folders: in which paths may be."""
+    return any(_launch_calls_torchrun(launch, folders, env) for launch in launches[:_MOST_SCRIPTS])
+
+
+def _launch_calls_torchrun(
+    launch: command_words.AccelerateLaunch, folders: Sequence[str], env: Mapping[str, str]
+) -> bool:
+    """As accelerate decides."""
+    path = _expanded(launch.configuration, env)
+    if path:
+        texts = (_content(os.path.join(folder, path)) for folder in folders)
+        return any(command_words.configuration_calls_torchrun(text) for text in texts)
+    default = _default_configuration(env)
+    if os.path.isfile(default):
+        return command_words.configuration_calls_torchrun(_content(default))
+    return _count_devices(env) > 1 and (launch.processes is None or launch.processes > 1)
+
+
+def _count_devices(env: Mapping[str, str]) -> int:
+    """Of CUDA."""
+    visible = env.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([name for name in visible.split(",") if name.strip()])
+    requested = env.get(pod.ENV_DEVICES) or ""
+    return int(requested[:6]) if requested.isdecimal() else 0
+
+
+def _folders(texts: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """The working directories of a command: the present one, "", and those to which its shell texts change."""
+    found = [""]
+    for path in (path for text in texts for path in _CHANGES_FOLDER.findall(text)):
+        if len(found) < _MOST_SCRIPTS:
+            found.append(os.path.join(found[-1], _expanded(path, env)))
+    return found
+
+
+def _shell_scripts(command: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """The texts of the shell scripts that the command names, or that the text of a `bash -c` runs."""
+    parts = [part for word in command[:_MOST_SCRIPTS] for part in (word, *_PROGRAM.findall(word[:_SCRIPT_BYTES]))]
+    names = [_expanded(part, env) for part in list(dict.fromkeys(parts))[:_MOST_PARTS]]
+    paths = dict.fromkeys(path for name in names for path in _paths(name, _folders(command, env)))
+    texts = (_content(path) for path in paths if _is_shell_script(path))
+    return [text for text, _ in zip(texts, range(_MOST_SCRIPTS))]
+
+
+def _paths(name: str, folders: Sequence[str]) -> list[str]:
+    """The files that the shell may run by this name."""
+    if not name or "\0" in name:
+        return []
+    found = [path for path in (os.path.join(folder, name) for folder in folders) if os.path.isfile(path)]
+    program = None if found else shutil.which(name)
+    return found if program is None else [program]
+
+
+def _is_shell_script(path: str) -> bool:
+    """By its first line, or else by its name. A Python script may mention torchrun, for example in its docstring."""
+    first = _first_line(path)
+    if first.startswith("#!"):
+        return _SHELL.search(first) is not None
+    return os.path.splitext(path)[1] in _SHELL_SUFFIXES
 
 
 def _default_configuration(env: Mapping[str, str]) -> str:
@@ -113,11 +185,7 @@ def _by_shebang(words: list[str]) -> list[str]:
     path = shutil.which(words[0])
     if path is None:
         return []
-    try:
-        with open(path, "rb") as file:
-            first = file.readline(_SHEBANG_BYTES).decode(errors="replace")
-    except OSError:
-        return []
+    first = _first_line(path)
     if not first.startswith("#!"):
         return []
     interpreter, _, argument = first[2:].strip().partition(" ")
@@ -125,10 +193,13 @@ def _by_shebang(words: list[str]) -> list[str]:
     return [*found, path, *words[1:]] if found else []
 
 
-def _script_text(word: str) -> str:
-    """The content of a script; "" if the word names none."""
-    path = word if os.path.isfile(word) else shutil.which(word)
-    return "" if path is None else _content(path)
+def _first_line(path: str) -> str:
+    """ "" if the file cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.readline(_SHEBANG_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _content(path: str) -> str:

@@ -9,6 +9,7 @@ import array
 import contextlib
 import fcntl
 import os
+import select
 import selectors
 import signal
 import socket
@@ -129,4 +130,13 @@ def _write(stream: int, text: bytes) -> None:
     """Write all of it. If the log has no reader any more, the workers must not notice."""
     with contextlib.suppress(OSError):
         while text:
-            text = text[os.write(stream, text) :]
+            try:
+                text = text[os.write(stream, text) :]
+            except BlockingIOError:  # a program of the container, such as ssh, has made the log non-blocking
+                _wait_for_room(stream)
+
+
+def _wait_for_room(stream: int) -> None:
+    poll = select.poll()
+    poll.register(stream, select.POLLOUT)
+    poll.poll()

@@ -2,15 +2,16 @@
 
 Rules: a command that runs Python calls torchrun only if the Python program is torch's own: its arguments may contain
 any word. Any other command, such as `bash -c` or numactl, calls torchrun if one of its words contains such a call.
-`accelerate launch` calls torchrun with the options of several processes, or if its configuration file has them; that
-file is in the pod, so only the launcher reads it. Numbers have to be written as numbers: `gpu`, `auto` and variables
-have a value on the pod's node only.
+`accelerate launch` calls torchrun with the options of several processes, or if its configuration file has them, or, if
+there is no such file, on a machine with several devices. The file and the devices are in the pod, so only the launcher
+knows them. Numbers have to be written as numbers: `gpu`, `auto` and variables have a value on the pod's node only.
 """
 
 import itertools
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Optional
 
 _CALL = re.compile(r"(?:^|[\s/;&|(`\"'])torchrun(?:$|[\s;&|)`\"'])|torch\.distributed\.(?:run|launch)\b", re.MULTILINE)
@@ -40,7 +41,11 @@ _MAX_RESTARTS = re.compile(r"--max[-_]restarts(?:=|\s+)([0-9]{1,7})(?![^\s;&|)\"
 _OF_RANKS = "deepspeed|mpirun|mpiexec|horovodrun"
 _RANKS_PROGRAM = re.compile(_OF_RANKS)
 #: In a shell script, where a command begins: their names are also those of packages and folders.
-_RANKS_CALL = re.compile(rf"(?:^|[;&|(]|\bexec)[ \t]*(?:[^\s;&|(]{{0,255}}/)?({_OF_RANKS})(?=\s)", re.MULTILINE)
+_RANKS_CALL = re.compile(
+    r"(?:^|[;&|(]|\bexec\s)[ \t]*(?:(?:[A-Za-z_][A-Za-z0-9_]{0,255}=[^\s;&|(]{0,1024}|env|nohup|time)[ \t]+){0,32}"
+    rf"(?:[^\s;&|(]{{0,255}}/)?({_OF_RANKS})(?=\s)",
+    re.MULTILINE,
+)
 _RANKS_MODULES = ("deepspeed.launcher.runner", "deepspeed.launcher.launch", "horovod.runner")
 #: A Python program, a program that is written in Python, or a script that may call one.
 _RUNS_PYTHON = re.compile(
@@ -49,6 +54,14 @@ _RUNS_PYTHON = re.compile(
     re.MULTILINE,
 )
 NPROC_VARIABLE = "PET_NPROC_PER_NODE"
+
+
+@dataclass(frozen=True)
+class AccelerateLaunch:
+    """An `accelerate launch` without an option that decides whether it calls torchrun."""
+
+    configuration: str  # the path of its configuration file; "": the default one
+    processes: Optional[int] = None  # --num_processes
 
 
 def calls_torchrun(words: Sequence[str]) -> bool:
@@ -62,25 +75,28 @@ def may_call_torchrun(words: Sequence[str]) -> bool:
     """Also if the call is in a file, such as a shell script, that the words name, or in accelerate's configuration."""
     rest = _without_env(words)
     is_python = bool(rest) and _PYTHON.fullmatch(os.path.basename(rest[0])) is not None
-    return calls_torchrun(words) or not is_python or bool(accelerate_configurations(words))
+    return calls_torchrun(words) or not is_python or bool(accelerate_launches(words))
 
 
-def accelerate_configurations(words: Sequence[str]) -> list[str]:
-    """The configuration file of each `accelerate launch` that reads one; "" is the default file."""
+def accelerate_launches(words: Sequence[str]) -> list[AccelerateLaunch]:
+    """Those whose options do not decide whether they call torchrun."""
     rest = _without_env(words)
     if rest and _PYTHON.fullmatch(os.path.basename(rest[0])):
         left = rest[rest.index("-m") + 1 :] if "-m" in rest else []
-        return text_configurations(" ".join(left)) if left[:1] == [_ACCELERATE_MODULE] else []
+        return accelerate_launches_in(" ".join(left)) if left[:1] == [_ACCELERATE_MODULE] else []
     texts = [" ".join(rest)] if _is_accelerate(rest) else rest
-    return [path for text in texts for path in text_configurations(text)]
+    return [launch for text in texts for launch in accelerate_launches_in(text)]
 
 
-def text_configurations(text: str) -> list[str]:
+def accelerate_launches_in(text: str) -> list[AccelerateLaunch]:
     """The same for a shell script, or a word of a command."""
     options = [call[1] for call in _ACCELERATE.finditer(_COMMENT.sub("", text))]
-    reading = [one for one in options if not _ELASTIC_OPTION.search(one) and not _NOT_ELASTIC_OPTION.search(one)]
-    found = [_CONFIG_FILE.search(one) for one in reading]
-    return ["" if path is None else path[1] for path in found]
+    undecided = [one for one in options if not _ELASTIC_OPTION.search(one) and not _NOT_ELASTIC_OPTION.search(one)]
+    found = [(_CONFIG_FILE.search(one), _PROCESSES.search(one)) for one in undecided]
+    return [
+        AccelerateLaunch("" if path is None else path[1], None if processes is None else int(processes[1]))
+        for path, processes in found
+    ]
 
 
 def configuration_calls_torchrun(text: str) -> bool:

@@ -86,7 +86,8 @@ def _refuse_in_worker() -> NoReturn:
     text = (
         f"worker of rank {os.environ.get('RANK')} starts a rendezvous of its own (torchrun or torch.distributed.run), "
         "so its processes would train apart from the job. Call torchrun in the container's command, with launcher.mode "
-        "Auto. If this torchrun is no part of the job, start it with `env -u UNDERSTUDY_ROUND`."
+        "Auto. If a program calls it, such as llamafactory-cli, set launcher.mode to Torchrun, which runs the command "
+        "once in each pod. If this torchrun is no part of the job, start it with `env -u UNDERSTUDY_ROUND`."
     )
     try:
         with open(os.environ.get(_ERROR_FILE, ""), "x", encoding="utf-8") as file:

@@ -3,7 +3,7 @@
 Rules: `__main__` is a separate module that stays in sys.modules until the end, so that threads and exit handlers can
 pickle its objects. sys.argv, sys.path[0] and sys.orig_argv have their usual values. The traceback of an exception
 begins in the program. Its text is written to torch's error file, unless torch's `@record` has written that, so the
-launcher can report the exception that ended a worker.
+launcher can report the exception that ended a worker. An exit with a text, sys.exit("no data"), counts as an exception.
 """
 
 import builtins
@@ -54,17 +54,27 @@ def run(program: Program) -> None:
     sys.modules["__main__"] = main
     try:
         _execute(program, main)
-    except (SystemExit, KeyboardInterrupt):
+    except KeyboardInterrupt:
+        raise
+    except SystemExit as error:
+        if error.code is not None and not isinstance(error.code, int):
+            _remove_own_frames(error)
+            _write_error_file(error)
         raise
     except BaseException as error:  # noqa: BLE001 - reported as the interpreter does
-        trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-            trace = trace.tb_next
-        error.__traceback__ = trace
+        _remove_own_frames(error)
         _write_error_file(error)
-        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
-        sys.excepthook(type(error), error, trace)
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+        sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
+
+
+def _remove_own_frames(error: BaseException) -> None:
+    """From the start of its traceback."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    error.__traceback__ = trace
 
 
 def _write_error_file(error: BaseException) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from understudy_operator.observe.store import Raw
 from understudy_operator.plan.facts import spec as facts
 from understudy_operator.plan.facts.keys import EXCLUSIVE, NODE_SELECTOR
-from understudy_operator.plan.facts.launcher_choice import choose_launcher
+from understudy_operator.plan.facts.launcher_choice import choose_launcher, recorded_choice
 from understudy_operator.plan.facts.quantities import bytes_in
 from understudy_operator.plan.facts.spec import MAX_RESTARTS, JobSpec, ReplicatedJob, World
 from understudy_operator.plan.facts.trainer import restarts_of_torchrun, workers_per_pod
@@ -23,7 +23,7 @@ def read_spec(raw: Raw) -> JobSpec:
     annotations = metadata.get("annotations") or {}
     replicated = tuple(_replicated_job(entry, annotations) for entry in spec["replicatedJobs"])
     name = metadata.get("name") or metadata.get("generateName", "")
-    choice = choose_launcher(name, spec, annotations)
+    choice = choose_launcher(name, spec, annotations, recorded_choice(spec, raw.get("status") or {}))
     return JobSpec(
         replicated_jobs=replicated,
         world=_world(spec, replicated) if choice.has_launcher else None,

@@ -32,7 +32,9 @@ def replaced(job: Raw, change: str) -> Raw:
     ((key, value),) = yaml.safe_load(change).items()
     raw = copy.deepcopy(job)
     template = raw["spec"]["template"]
-    if "/" in key:
+    if key == "understudy.dev/inject":
+        template["metadata"]["labels"][key] = value
+    elif "/" in key:
         template["metadata"]["annotations"][key] = value
     elif key == "command":
         template["spec"]["containers"][0][key] = value

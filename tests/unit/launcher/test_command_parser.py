@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -121,6 +122,64 @@ def test_a_shell_script_that_the_command_names_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "./run.sh",
+        "bash run.sh --lr 1",
+        "set -e; . env.sh && exec ./run.sh",
+        "cd app && ./run.sh",
+        "cd {here} && cd 'app'; bash run.sh",
+        "cd $HERE/app\nbash run.sh",
+        "bash $HERE/app/run.sh",
+        "A=1 nohup timeout -k 5 1h /bin/bash -x run.sh",
+        "if true; then sh run.sh; fi",
+        '"{here}/app/run.sh" | tee log',
+    ],
+)
+def test_a_shell_script_that_the_text_of_a_shell_names_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    (tmp_path / "app").mkdir()
+    script = tmp_path / ("app" if "app" in text else ".") / "run.sh"
+    script.write_text("pip install x\ntorchrun train.py\n")
+    monkeypatch.chdir(tmp_path)
+    command = ["bash", "-c", text.format(here=tmp_path)]
+    assert calls_torchrun(command, {"HERE": str(tmp_path)})
+    script.write_text("pip install x\npython train.py\n")
+    assert not calls_torchrun(command, {"HERE": str(tmp_path)})
+
+
+@pytest.mark.parametrize("text", ["chmod +x run.sh; python train.py", "python train.py --script run.sh", "cat run.sh"])
+def test_a_shell_script_that_the_text_does_not_run_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    (tmp_path / "run.sh").write_text("torchrun train.py\n")
+    monkeypatch.chdir(tmp_path)
+    assert not calls_torchrun(["bash", "-c", text], {})
+
+
+def test_a_long_text_is_read_in_a_moment(tmp_path: Path) -> None:
+    for part in (";/", "a=1 ", "sh ", "-x ", "\n", "then ", " ", "cd a;"):
+        began = time.process_time()
+        calls_torchrun(["bash", "-c", part * (1_000_000 // len(part))], {})
+        assert time.process_time() - began < 5.0, part
+
+
+@pytest.mark.parametrize("name", ["train.py", "train", "README.md"])
+@pytest.mark.parametrize(
+    "command", ["numactl -N0 python {}", "uv run {}", "tini -- python {}", "conda run -n x python {}", "time ./{}"]
+)
+def test_a_python_script_may_mention_torchrun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shebang = "#!/usr/bin/env python3\n" if name == "train" else ""
+    Path(name).write_text(f'{shebang}"""To train on one node:\n$ torchrun --standalone train.py\n"""\n')
+    assert not calls_torchrun(command.format(name).split(), {})
+    assert not calls_torchrun(["bash", "-c", command.format(name)], {})
+
+
+@pytest.mark.parametrize(
     "content",
     [
         b"python train.py  # not torchrun-like\n",
@@ -201,6 +260,56 @@ def test_a_named_configuration_of_accelerate_is_read(
     assert calls_torchrun(words, {"HERE": "."})
     (tmp_path / "accelerate.yaml").write_text(YAML.format("MULTI_CPU"))
     assert not calls_torchrun(words, {"HERE": "."})
+
+
+@pytest.mark.parametrize(
+    ("options", "devices", "calls"),
+    [
+        ("", "8", True),
+        ("--num_processes 8 --mixed_precision bf16", "8", True),
+        ("--num_processes=16 --num_machines 2", "8", True),
+        ("--num_processes 1", "8", False),
+        ("--cpu --num_processes 8", "8", False),
+        ("", "1", False),
+        ("--num_processes 2", "", False),
+    ],
+)
+@pytest.mark.parametrize("form", ["{}", "bash -c|exec {}", "python -m accelerate.commands.launch {}"])
+def test_without_a_configuration_accelerate_uses_all_devices(
+    tmp_path: Path, form: str, options: str, devices: str, calls: bool
+) -> None:
+    launch = options if form.startswith("python") else f"accelerate launch {options}"
+    text = form.format(f"{launch} train.py")
+    words = [*text.partition("|")[0].split(), text.partition("|")[2]] if "|" in text else text.split()
+    assert calls_torchrun(words, {"HF_HOME": str(tmp_path), "UNDERSTUDY_DEVICES": devices}) is calls
+
+
+@pytest.mark.parametrize(("visible", "calls"), [("0,1", True), ("GPU-1, GPU-2", True), ("3", False), ("", False)])
+def test_accelerate_uses_only_visible_devices(tmp_path: Path, visible: str, calls: bool) -> None:
+    env = {"HF_HOME": str(tmp_path), "UNDERSTUDY_DEVICES": "8", "CUDA_VISIBLE_DEVICES": visible}
+    assert calls_torchrun(["accelerate", "launch", "train.py"], env) is calls
+    assert calls_torchrun(["accelerate", "launch", "train.py"], {**env, "UNDERSTUDY_DEVICES": "1"}) is calls
+
+
+def test_with_a_default_configuration_it_uses_the_devices_of_that(tmp_path: Path) -> None:
+    (tmp_path / "accelerate").mkdir()
+    (tmp_path / "accelerate" / "default_config.yaml").write_text(YAML.format("'NO'"))
+    assert not calls_torchrun(
+        ["accelerate", "launch", "train.py"], {"HF_HOME": str(tmp_path), "UNDERSTUDY_DEVICES": "8"}
+    )
+
+
+@pytest.mark.parametrize("content", ["accelerate launch --config_file c.yaml train.py", "bash run.sh"])
+def test_a_configuration_is_found_in_a_folder_that_the_command_has_entered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "c.yaml").write_text(YAML.format("MULTI_GPU"))
+    (tmp_path / "app" / "run.sh").write_text("accelerate launch --config_file c.yaml train.py")
+    monkeypatch.chdir(tmp_path)
+    assert calls_torchrun(["bash", "-c", f"cd app && {content}"], {})
+    (tmp_path / "app" / "c.yaml").write_text(YAML.format("MULTI_CPU"))
+    assert not calls_torchrun(["bash", "-c", f"cd app && {content}"], {})
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import socket
+import struct
 import subprocess
+import termios
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.launcher.fake_sidecar import TRAINER_PYTHON, Launched, alive, children, logs_of, round_, wait_for
+from understudy_launcher.log_writer import Writer
 from understudy_protocol import pod
 from understudy_protocol.launcher import ExitLauncher, StopWorkers, WorkerExited, WorkersFinished, WorkersStarted
 
@@ -146,6 +152,37 @@ def test_a_log_without_a_reader_does_not_block_the_launcher(launch: Launch, fold
     assert time.monotonic() - asked < 10
     for fd in unread:
         os.close(fd)
+
+
+def test_a_log_that_another_program_has_made_non_blocking_gets_all_lines(capfd: pytest.CaptureFixture[str]) -> None:
+    # given the process of the logs, and a log whose file is non-blocking, with room for 64 KiB
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    (output, worker), (reader, log) = os.pipe(), os.pipe()
+    os.set_blocking(output, False)
+    os.set_blocking(log, False)
+    socket.send_fds(ours, [b"1"], [output, log])
+    os.close(log)
+    writer = threading.Thread(target=Writer(theirs).serve, daemon=True)
+    writer.start()
+    # when a worker writes twice as much before the log is read
+    os.write(worker, b"x" * 65536)
+    wait_for(lambda: _unread(reader) == 65536, "the first half")
+    os.write(worker, b"y" * 65536)
+    wait_for(lambda: _unread(output) == 0, "the second half")
+    os.close(worker)
+    # then the log has all of it
+    with open(reader, "rb") as content:
+        found = content.read()
+    capfd.readouterr()  # the writer's own stdout has the same
+    assert (len(found), found[-1:]) == (131072, b"y")
+    ours.close()
+    writer.join()
+    theirs.close()
+
+
+def _unread(pipe: int) -> int:
+    (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, struct.pack("i", 0)))
+    return int(count)
 
 
 def _blocks(pid: int) -> bool:

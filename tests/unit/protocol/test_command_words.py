@@ -119,6 +119,9 @@ def test_restarts_are_a_number_in_the_words_of_a_torchrun(text: str, found: int 
         (["bash", "-c", "cd /app && deepspeed train.py"], "deepspeed"),
         (["bash", "-c", "set -e\nexec /opt/bin/deepspeed train.py"], "deepspeed"),
         (["bash", "-c", "horovodrun -np 4 python train.py"], "horovodrun"),
+        (["bash", "-c", "cd /app; NCCL_DEBUG=INFO OMP_NUM_THREADS=8 deepspeed train.py"], "deepspeed"),
+        (["bash", "-c", "A='b' exec mpirun -np 8 python train.py"], "mpirun"),
+        (["bash", "-c", "time nohup deepspeed train.py"], "deepspeed"),
     ],
 )
 def test_a_program_that_starts_all_ranks_of_a_pod_is_recognized(command: list[str], program: str) -> None:
@@ -135,6 +138,8 @@ def test_a_program_that_starts_all_ranks_of_a_pod_is_recognized(command: list[st
         ["bash", "-c", "pip install deepspeed && python train.py --deepspeed ds.json"],
         ["bash", "-c", "# deepspeed train.py\npython train.py"],
         ["bash", "-c", "cd deepspeed ; python train.py"],
+        ["bash", "-c", "BACKEND=deepspeed python train.py"],
+        ["bash", "-c", "A=1 python train.py deepspeed x"],
         ["python", "deepspeed", "train.py"],
     ],
 )
@@ -143,7 +148,8 @@ def test_its_name_in_another_place_is_not(command: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["\n", ";", "a/", "accelerate launch ", "accelerate launch --multi", ";deepspeed", " "]
+    "part",
+    ["\n", ";", "a/", "accelerate launch ", "accelerate launch --multi", ";deepspeed", " ", "A=1 ", ";A=", "env "],
 )
 def test_a_megabyte_of_text_is_read_in_a_moment(part: str) -> None:
     text = part * (1_000_000 // len(part))

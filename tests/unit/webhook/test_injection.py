@@ -135,6 +135,13 @@ def test_a_pod_with_host_network_gets_two_ports_of_the_range(name: str) -> None:
     assert "ports" not in sidecar
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_patch_of_a_pod_with_host_network_contains_its_ports(name: str) -> None:
+    """The coordinator's Service names one of them, and the scheduler keeps pods with the same ports apart."""
+    before, after = changed(name, lambda x: x["spec"].update(hostNetwork=True)), on_host_network(name)
+    assert jsonpatch.apply_patch(before, json_patch(before, after)) == after
+
+
 def test_pods_of_other_requests_get_other_ports() -> None:
     drawn = {
         env(on_host_network("job", f"u-{n}"), names.SIDECAR_CONTAINER)["UNDERSTUDY_MEMBERSHIP_PORT"] for n in range(50)

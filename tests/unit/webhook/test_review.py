@@ -51,6 +51,29 @@ def test_a_pod_with_the_former_value_of_the_label_is_refused_with_the_new_one() 
     assert find_objections("Job", job) == [f"understudy cannot inject the pods of this Job: {expected}"]
 
 
+def labeled(value: str) -> Raw:
+    raw = template()
+    raw["metadata"]["labels"]["understudy.dev/inject"] = value
+    return raw
+
+
+@pytest.mark.parametrize("value", ["Enabled", "yes", "enable", "TRUE"])
+def test_a_label_with_a_wrong_value_is_rejected_when_the_job_is_applied(value: str) -> None:
+    """Otherwise the job would silently train without Understudy."""
+    why = f"label understudy.dev/inject is '{value}', so no pod would be injected: set it to enabled, or to disabled"
+    for kind, raw in (
+        ("Job", a_job(template=labeled(value))),
+        ("JobSet", a_jobset(template(), labeled(value))),
+        ("PyTorchJob", a_pytorch_job(labeled(value))),
+    ):
+        assert find_objections(kind, raw) == [f"understudy cannot inject the pods of this {kind}: {why}"]
+
+
+@pytest.mark.parametrize("value", ["disabled", "false", ""])
+def test_a_label_may_rule_out_injection(value: str) -> None:
+    assert find_objections("Job", a_job(template=labeled(value), completionMode="NonIndexed")) == []
+
+
 def test_other_objects_than_pods_are_never_touched() -> None:
     assert response(mutate(request(pod("job"), "Job"), IMAGE)) == {"uid": "u-1", "allowed": True}
 
@@ -190,6 +213,47 @@ def test_an_invalid_job_is_rejected_when_it_is_applied(kind: str, raw: Raw, mess
     result = response(validate(request(raw, kind)))
     assert not result["allowed"]
     assert message in result["status"]["message"]
+
+
+def with_command(*command: str, gpus: int = 0, **annotations: str) -> Raw:
+    raw = template(**annotations)
+    raw["spec"]["containers"][0] |= {"command": [*command], "resources": {"limits": {"nvidia.com/gpu": gpus}}}
+    return raw
+
+
+DIFFER = "their pods have different numbers of workers ({}), which are torchrun's --nproc-per-node or the limits"
+
+
+def test_templates_whose_pods_have_different_numbers_of_workers_are_rejected() -> None:
+    """The ranks of their pods would overlap, or would be missing."""
+    eight, four = with_command("torchrun", "--nproc-per-node=8", "t.py"), with_command("python", "t.py", gpus=4)
+    (found,) = find_objections("JobSet", a_jobset(eight, four))
+    assert DIFFER.format("r0: 8, r1: 4") in found
+    assert found.endswith("set annotation understudy.dev/nproc-per-node to one number")
+    job = a_pytorch_job(eight)
+    job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"] = with_command("torchrun", "t.py")
+    (found,) = find_objections("PyTorchJob", job)
+    assert DIFFER.format("master: 8, worker: 1") in found
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (with_command("torchrun", "--nproc-per-node=4", "t.py"), with_command("python", "t.py", gpus=4)),
+        (with_command("python", "t", gpus=8, nproc_per_node="2"), with_command("python", "t", nproc_per_node="2")),
+        (with_command("python", "t.py", gpus=8, launcher="None"), with_command("python", "t.py", launcher="None")),
+    ],
+    ids=["equal", "annotation", "no launcher"],
+)
+def test_templates_may_have_the_same_number_for_different_reasons(one: Raw, other: Raw) -> None:
+    assert find_objections("JobSet", a_jobset(one, other)) == []
+
+
+def test_a_pytorch_job_may_set_the_number_for_all_templates() -> None:
+    job = a_pytorch_job(with_command("torchrun", "--nproc-per-node=8", "t.py"))
+    job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"] = with_command("torchrun", "t.py")
+    job["spec"]["nprocPerNode"] = "8"
+    assert find_objections("PyTorchJob", job) == []
 
 
 # Existing TrainingJobs ------------------------------------------------------------------------------------------------

@@ -133,3 +133,20 @@ def test_the_exception_is_in_torchs_error_file_unless_torch_has_written_it(
         first, frame, *_, last = failure.traceback.splitlines()
         assert (first, last) == ("Traceback (most recent call last):", "ValueError: no data")
         assert frame.endswith('train.py", line 1, in <module>')
+
+
+def test_the_text_of_an_exit_is_in_torchs_error_file(folder: Path, forking: Make) -> None:
+    file = folder / "error.json"
+    (folder / "train.py").write_text("import sys\nsys.exit('no data in /data')")
+    seen = forking("train.py", env={"TORCHELASTIC_ERROR_FILE": str(file)}).run()
+    assert (seen.code, seen.err) == (1, "no data in /data\n")
+    failure = error_files.read(str(file))
+    assert failure.message == "SystemExit: no data in /data"
+    assert failure.traceback.splitlines()[1].endswith('train.py", line 2, in <module>')
+
+
+@pytest.mark.parametrize("code", ["", "None", "0", "3", "True"])
+def test_an_exit_without_a_text_writes_no_error_file(folder: Path, forking: Make, code: str) -> None:
+    (folder / "train.py").write_text(f"import sys\nsys.exit({code})")
+    forking("train.py", env={"TORCHELASTIC_ERROR_FILE": str(folder / "error.json")}).run()
+    assert not (folder / "error.json").exists()

@@ -8,13 +8,14 @@
 | no launcher, no annotation, and the job can have one | with the launcher {} |
 | no launcher, no annotation, and it cannot | as a JobSet; the message has the reason and the fix |
 
-A function of the manifest alone, so the operator and the webhook decide alike. The annotation is immutable
+A function of the object alone, so the operator and the webhook decide alike. The annotation is immutable
 (charts/understudy/templates/policies.yaml). launcher and the template may change while the job is suspended, and the
-choice with them.
+choice with them. Until then the condition FaultTolerant has the choice: another version of the operator may have other
+rules, which must not take the launcher from a running job.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -25,6 +26,8 @@ from understudy_protocol.pod import ANNOTATION_JOBSET_COMPATIBLE
 Raw = Mapping[str, Any]
 
 OFF = "Off"
+#: The condition whose reason is the LauncherReason.
+FAULT_TOLERANT = "FaultTolerant"
 #: Pods of a world with its spares. A limit of the operator's memory: twice the largest job that the tests have run.
 MOST_MEMBERS = 20_000
 #: Characters of the names of the job and the replicatedJob together; the CRD's rule about the names of spares.
@@ -54,8 +57,24 @@ class LauncherChoice:
         return self.reason in (LauncherReason.SET, LauncherReason.DEFAULTED)
 
 
-def choose_launcher(name: str, spec: Raw, annotations: Mapping[str, str]) -> LauncherChoice:
-    """name and annotations: of the TrainingJob. spec: its spec, as the API server has accepted it."""
+def recorded_choice(spec: Raw, status: Raw) -> LauncherChoice | None:
+    """The choice in the status of a TrainingJob; None if it has to be made again, as in a job that is suspended, or
+    has been until now.
+    """
+    conditions = {condition.get("type"): condition for condition in status.get("conditions") or ()}
+    recorded, suspended = conditions.get(FAULT_TOLERANT), conditions.get("Suspended", {}).get("status") == "True"
+    by_rules = (LauncherReason.DEFAULTED.value, LauncherReason.NOT_POSSIBLE.value)
+    if recorded is None or recorded.get("reason") not in by_rules or suspended or spec.get("suspend"):
+        return None
+    return LauncherChoice(LauncherReason(recorded["reason"]), recorded.get("message", ""))
+
+
+def choose_launcher(
+    name: str, spec: Raw, annotations: Mapping[str, str], recorded: LauncherChoice | None = None
+) -> LauncherChoice:
+    """name and annotations: of the TrainingJob. spec: its spec, as the API server has accepted it. recorded: see
+    recorded_choice().
+    """
     fields = tuple(_needing_fields(spec))
     launcher = spec.get("launcher")
     if launcher is not None and launcher.get("mode") != OFF:
@@ -69,6 +88,8 @@ def choose_launcher(name: str, spec: Raw, annotations: Mapping[str, str]) -> Lau
             "Jobs after a fault"
         )
         return LauncherChoice(LauncherReason.JOBSET_COMPATIBLE, message, fields)
+    if recorded is not None:
+        return replace(recorded, needing_fields=fields)
     if obstacle := next(_obstacles(name, spec["replicatedJobs"]), ""):
         message = (
             "the job has no launcher, and behaves as a JobSet, which recreates its Jobs after a fault: "

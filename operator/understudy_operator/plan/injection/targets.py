@@ -4,16 +4,18 @@ Rules: only templates with the label count. They train as one, so they have the 
 all of their pods run at once. Ranks follow the order of the templates in the object (a PyTorchJob's Master first).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from understudy_operator.plan.facts.launcher_choice import MOST_MEMBERS
 from understudy_operator.plan.facts.malformed import number_in
-from understudy_operator.plan.facts.trainer import describe_own_ranks, restarts_of_torchrun
+from understudy_operator.plan.facts.trainer import describe_own_ranks, restarts_of_torchrun, workers_per_pod
 from understudy_operator.plan.injection.owner import PATHS, Owner
 from understudy_operator.plan.injection.settings import (
+    NONE,
     PREFIX,
+    InjectionSettings,
     Objection,
     actives_of,
     read_injection_settings,
@@ -23,6 +25,7 @@ from understudy_operator.plan.injection.settings import (
 from understudy_operator.plan.intents import Event
 from understudy_operator.plan.manifests.pods import command_of
 from understudy_protocol import pod as names
+from understudy_protocol.command_words import NPROC_VARIABLE
 from understudy_protocol.pod import PodGroup
 
 Raw = Mapping[str, Any]
@@ -30,6 +33,8 @@ Raw = Mapping[str, Any]
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError)
 REASON_CHARACTERS = 500
 REPLICA_TYPES = ("Master", "Worker")
+#: Values of the label with which a user may rule out injection.
+NOT_INJECTED = ("disabled", "false", "")
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,30 @@ def read_target(kind: str, raw: Raw) -> Target:
             f"the pod templates {listed} train as one, but their annotations {PREFIX}… differ: give them the same "
             f"annotations, or remove the label {names.LABEL_INJECT} from the templates that do not train"
         )
+    if settings_of_templates:
+        _check_workers(kind, raw, templates, read_injection_settings(templates[0].annotations))
     return Target(kind, templates)
+
+
+def _check_workers(kind: str, raw: Raw, templates: Sequence[Template], settings: InjectionSettings) -> None:
+    """All pods need the same number of workers: the ranks of a pod follow from it. Raises Objection."""
+    if settings.nproc_per_node or settings.launcher == NONE:
+        return
+    controllers = [{"name": NPROC_VARIABLE, "value": str(raw.get("spec", {}).get("nprocPerNode", ""))}]
+    workers = [_workers(template, settings, controllers if kind == "PyTorchJob" else []) for template in templates]
+    if len(set(workers)) > 1:
+        listed = ", ".join(f"{template.name}: {count}" for template, count in zip(templates, workers, strict=True))
+        raise Objection(
+            f"the pod templates train as one, but their pods have different numbers of workers ({listed}), which are "
+            f"torchrun's --nproc-per-node or the limits of devices: set annotation {PREFIX}nproc-per-node to one number"
+        )
+
+
+def _workers(template: Template, settings: InjectionSettings, variables: Sequence[Raw]) -> int:
+    """variables: that the job's controller adds to each pod."""
+    containers = (template.template.get("spec") or {}).get("containers") or ()
+    trainer: Raw = next((x for x in containers if settings.container in ("", x.get("name"))), {})
+    return workers_per_pod({**trainer, "env": [*(trainer.get("env") or ()), *variables]})
 
 
 def spec_of(target: Target, owner: Owner, pod: Raw) -> dict[str, Any]:
@@ -199,6 +227,25 @@ def _templates(kind: str, spec: Raw) -> Iterator[Template]:
             entry = replicas.get(name, {})
             if wants_injection(entry.get("template", {}).get("metadata") or {}):
                 yield Template(name.lower(), 1, int(entry.get("replicas", 1)), entry["template"])
+
+
+def check_labels(kind: str, raw: Raw) -> None:
+    """Raises Objection if a template has a label that neither asks for injection nor rules it out."""
+    for template in _pod_templates(kind, raw.get("spec", {})):
+        label = ((template.get("metadata") or {}).get("labels") or {}).get(names.LABEL_INJECT, "")
+        if not wants_injection(template.get("metadata") or {}) and label not in NOT_INJECTED:
+            raise Objection(
+                f"label {names.LABEL_INJECT} is {label!r}, so no pod would be injected: set it to "
+                f"{names.INJECTION_ENABLED}, or to {NOT_INJECTED[0]}"
+            )
+
+
+def _pod_templates(kind: str, spec: Raw) -> list[Raw]:
+    if kind == "Job":
+        return [spec.get("template", {})]
+    if kind == "JobSet":
+        return [entry["template"].get("spec", {}).get("template", {}) for entry in spec.get("replicatedJobs", ())]
+    return [replica.get("template", {}) for replica in spec.get("pytorchReplicaSpecs", {}).values()]
 
 
 def _of_job(name: str, jobs: int, spec: Raw, path: str) -> Iterator[Template]:

@@ -12,7 +12,7 @@ from understudy_operator.plan.facts.cluster_objects import ChildJob
 from understudy_operator.plan.manifests.object_names import name_suffix
 
 FINALIZER = "batch.kubernetes.io/job-tracking"
-VARIABLE = "JOB_COMPLETION_INDEX"
+INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 #: Kubernetes cuts the prefix of a generated name to this length.
 LONGEST_PREFIX = 58
 
@@ -46,9 +46,9 @@ def job_pod(job: ChildJob, index: int, serial: str) -> dict[str, Any]:
 
 def _add_index(container: dict[str, Any]) -> None:
     variables = container.get("env") or []
-    if all(variable.get("name") != VARIABLE for variable in variables):
+    if all(variable.get("name") != INDEX_VARIABLE for variable in variables):
         source = {"fieldRef": {"fieldPath": f"metadata.annotations['{keys.COMPLETION_INDEX}']"}}
-        container["env"] = [*variables, {"name": VARIABLE, "valueFrom": source}]
+        container["env"] = [*variables, {"name": INDEX_VARIABLE, "valueFrom": source}]
 
 
 def _name(job: str, index: int, serial: str) -> str:

@@ -23,6 +23,7 @@ from understudy_operator.plan.facts.spec import PodPosition, ReplicatedJob, Worl
 from understudy_operator.plan.facts.trainer import AUTO, TORCHRUN
 from understudy_operator.plan.manifests import metadata, podspec
 from understudy_operator.plan.manifests.gateways import add_to_worker
+from understudy_operator.plan.manifests.job_pods import INDEX_VARIABLE
 from understudy_operator.plan.manifests.node_affinity import exclude_nodes, prefer_other_nodes
 from understudy_operator.plan.manifests.object_names import membership_secret_name, name_suffix
 from understudy_operator.plan.manifests.shape import job_shape
@@ -74,6 +75,8 @@ def pod_manifest(
     spec.setdefault("volumes", []).extend(volumes(job))
     trainer = trainer_of(spec, job.world.container)
     wrap(trainer, job, place, grace_s)
+    if place is None:
+        trainer["env"] = [*(v for v in trainer["env"] if v["name"] != INDEX_VARIABLE), _spare_index(group)]
     _add_shared_memory(spec, trainer, job)
     add_to_worker(spec, trainer, job)
     port = job.sidecar_settings.host_ports.draw(f"{job.uid}/{serial}") if spec.get("hostNetwork") else None
@@ -165,6 +168,8 @@ def _metadata(
         labels |= _as_job_controller(job, place)
         annotations[keys.COMPLETION_INDEX] = str(place.pod_index)
         annotations[names.ANNOTATION_GROUP_RANK] = str(index)
+    else:
+        annotations[keys.COMPLETION_INDEX] = _spare_index(group)["value"]
     return {
         "name": hostname if index is None else f"{hostname}-{name_suffix(f'{job.uid}/{serial}')}",
         "namespace": job.namespace,
@@ -172,6 +177,13 @@ def _metadata(
         "annotations": annotations,
         "ownerReferences": [owner_reference(job)],
     }
+
+
+def _spare_index(group: ReplicatedJob) -> dict[str, Any]:
+    """An index that no pod of a Job has: commands such as `torchrun --node-rank=$JOB_COMPLETION_INDEX` need a number,
+    and a script that tests for index 0 must not find it twice.
+    """
+    return _env(INDEX_VARIABLE, str(group.parallelism))
 
 
 def _as_job_controller(job: Job, place: PodPosition) -> dict[str, str]:
@@ -228,7 +240,7 @@ def wrap(trainer: dict[str, Any], job: Job, place: PodPosition | None, grace_s: 
     if (devices := _count_devices(trainer)) and not torchrun:
         variables.append(_env(names.ENV_DEVICES, str(devices)))
     if place is not None:
-        variables.append(_env("JOB_COMPLETION_INDEX", str(place.pod_index)))
+        variables.append(_env(INDEX_VARIABLE, str(place.pod_index)))
     variable_names = {variable["name"] for variable in variables} | _DEFAULTS.keys()
     trainer["env"] = [*(v for v in trainer.get("env", []) if v["name"] not in variable_names), *variables]
     trainer.setdefault("volumeMounts", []).append({"name": names.SHARED_VOLUME, "mountPath": names.SHARED_FOLDER})

@@ -19,6 +19,7 @@ from understudy_operator.plan.facts.ownership import POOL_KIND, reference
 from understudy_operator.plan.facts.pool_facts import Pool, PoolLauncher
 from understudy_operator.plan.facts.spec import JobSpec, Network, ReplicatedJob, World
 from understudy_operator.plan.facts.status import JobStatus
+from understudy_operator.plan.manifests.job_pods import INDEX_VARIABLE
 from understudy_operator.plan.manifests.pods import pod_manifest, remove_private_mounts, trainer_of
 from understudy_protocol import pod as names
 
@@ -58,7 +59,7 @@ def plain_variables(trainer: dict[str, Any]) -> dict[str, str]:
 
 
 def _is_the_operators(name: str) -> bool:
-    return name.startswith(names.VARIABLES_PREFIX) and name != names.ENV_AUTOMATIC_STEPS
+    return name == INDEX_VARIABLE or (name.startswith(names.VARIABLES_PREFIX) and name != names.ENV_AUTOMATIC_STEPS)
 
 
 def launcher_of(pool: Pool) -> PoolLauncher:

@@ -1,6 +1,7 @@
 """The conditions of a TrainingJob, each with reason, message and time.
 
-Rules: each is computed from observed facts, never from another condition. lastTransitionTime changes only with the
+Rules: each is computed from observed facts, never from another condition; only FaultTolerant of a running job stays as
+it is (facts/launcher_choice.py). lastTransitionTime changes only with the
 condition's status. Invalid and Blocked stay as they are until this operator has tried to write the job's objects.
 """
 
@@ -10,6 +11,7 @@ from understudy_operator.plan.capacity import failed_starts
 from understudy_operator.plan.capacity.queueing import quota_reserved, waits_in_queue
 from understudy_operator.plan.facts import reported_conditions
 from understudy_operator.plan.facts.cluster_objects import Pod
+from understudy_operator.plan.facts.launcher_choice import FAULT_TOLERANT
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.reported_conditions import DesiredCondition, unchanged
 from understudy_operator.plan.facts.status import Condition, JobStatus
@@ -35,8 +37,6 @@ NOTHING_TO_RUN = (
 FORKED = "WorkersForked"
 #: Whether the others wait for one rank in each step.
 SLOW_RANK = "SlowRank"
-#: Whether the job has a launcher.
-FAULT_TOLERANT = "FaultTolerant"
 STARTUP = ("StartupPolicyInProgress", "StartupPolicyCompleted")
 SUSPENDED = "the job is suspended: set suspend to false to recreate its pods"
 #: Reason of Ready: an elastic job trains with fewer pods.

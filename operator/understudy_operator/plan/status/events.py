@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from understudy_operator.plan.capacity.queueing import QUOTA_RESERVED, queue_events
 from understudy_operator.plan.capacity.vacancies import CONDITION as POOL_AVAILABLE
-from understudy_operator.plan.facts.launcher_choice import LauncherReason
+from understudy_operator.plan.facts.launcher_choice import FAULT_TOLERANT, LauncherReason
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.recoveries import identified
 from understudy_operator.plan.facts.reported_conditions import condition, reported_refusal
@@ -22,7 +22,7 @@ from understudy_operator.plan.jobset.outcome import Completed, Failed, Restart, 
 from understudy_operator.plan.leadership.coordination import Leadership
 from understudy_operator.plan.pool.pool_condition import pool_events
 from understudy_operator.plan.status.causes import adds_to
-from understudy_operator.plan.status.conditions import FAULT_TOLERANT, SLOW_RANK
+from understudy_operator.plan.status.conditions import SLOW_RANK
 from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_operator.plan.world.retries import is_same_refusal
 

@@ -36,6 +36,39 @@ def test_a_job_that_can_have_no_launcher_has_no_world():
     assert spec.launcher.reason is LauncherReason.NOT_POSSIBLE
 
 
+def with_status(command: list[str], *conditions: dict[str, str], **spec: Any) -> facts.JobSpec:
+    template = {"spec": {"template": {"spec": {"containers": [{"name": "c", "command": command}]}}}}
+    groups = [entry("workers", template=template)]
+    return read_spec(
+        {"metadata": {}, "spec": {"replicatedJobs": groups} | spec, "status": {"conditions": [*conditions]}}
+    )
+
+
+LAUNCHER = {"type": "FaultTolerant", "status": "True", "reason": "LauncherDefaulted", "message": "m"}
+NO_LAUNCHER = {"type": "FaultTolerant", "status": "False", "reason": "LauncherNotPossible", "message": "why"}
+
+
+def test_a_running_job_keeps_its_launcher_under_other_rules():
+    """Another version of the operator has made the choice."""
+    spec = with_status(["sleep", "1"], LAUNCHER)
+    assert spec.world is not None
+    assert (spec.launcher.reason, spec.launcher.message) == (LauncherReason.DEFAULTED, "m")
+    spec = with_status(["python", "train.py"], NO_LAUNCHER)
+    assert spec.world is None
+    assert (spec.launcher.reason, spec.launcher.message) == (LauncherReason.NOT_POSSIBLE, "why")
+
+
+def test_the_rules_of_today_apply_to_a_job_that_is_or_was_suspended():
+    suspended = {"type": "Suspended", "status": "True", "reason": "SuspendedJobs", "message": ""}
+    assert with_status(["sleep", "1"], LAUNCHER, suspend=True).world is None
+    assert with_status(["sleep", "1"], LAUNCHER, suspended).world is None
+    assert with_status(["sleep", "1"], LAUNCHER, suspended | {"status": "False"}).world is not None
+
+
+def test_a_field_launcher_that_was_added_counts_more_than_the_status():
+    assert with_status(["sleep", "1"], NO_LAUNCHER, launcher={}).launcher.reason is LauncherReason.SET
+
+
 def test_a_job_without_the_field_launcher_has_the_default_one():
     template = {"spec": {"template": {"spec": {"containers": [{"name": "c", "command": ["python", "train.py"]}]}}}}
     spec = spec_of(replicatedJobs=[entry("workers", template=template)], spares={"replicas": 1})

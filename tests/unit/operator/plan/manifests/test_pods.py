@@ -440,10 +440,21 @@ def test_the_launcher_gets_the_number_of_devices(index: int | None) -> None:
 def test_a_spare_has_no_index():
     pod = manifest(a_job(), index=None)
     assert re.fullmatch(r"llm-workers-spare-[0-9a-f]{5}", pod["metadata"]["name"])
-    assert COMPLETION_INDEX not in pod["metadata"]["labels"] | pod["metadata"]["annotations"]
+    assert COMPLETION_INDEX not in pod["metadata"]["labels"]
     assert pod["metadata"]["labels"][names.LABEL_ROLE] == names.ROLE_SPARE
     assert env(pod, names.SIDECAR_CONTAINER)[names.ENV_INDEX] == ""
-    assert "JOB_COMPLETION_INDEX" not in env(pod, "trainer")
+
+
+def test_the_command_of_a_spare_finds_a_completion_index_that_no_other_pod_has():
+    """`torchrun --node-rank=$JOB_COMPLETION_INDEX` fails without a number."""
+    template = copy.deepcopy(dict(TEMPLATE))
+    template["spec"]["containers"][0]["env"] = [{"name": "JOB_COMPLETION_INDEX", "value": "7"}]
+    pod = manifest(a_job(replicas=2, parallelism=4, pod_template=template), index=None)
+    assert pod["metadata"]["annotations"][COMPLETION_INDEX] == "4"
+    variables = container(pod, "trainer")["env"]
+    assert [x for x in variables if x["name"] == "JOB_COMPLETION_INDEX"] == [
+        {"name": "JOB_COMPLETION_INDEX", "value": "4"}
+    ]
 
 
 @pytest.mark.parametrize("index", [0, None])
