@@ -1,8 +1,8 @@
 """The measurements of a benchmark: samples (one run each), and the records that sum them up.
 
-Rules: a record has the same fields in all benchmarks, `{system, case, size, metric, unit, median, min, max, runs}`. A
-run that did not finish counts as longer than all that did. If the median is such a run, it is null, and `min` is a
-lower bound of the time. journal.py stores the samples.
+Rules: a record has the same fields in all benchmarks, `{system, case, size, metric, unit, median, min, max, runs,
+unfinished}`. A run that did not finish counts as longer than all that did. If the median is such a run, it is null, and
+`min` is the shortest time that such a run had. journal.py stores the samples.
 """
 
 from __future__ import annotations
@@ -120,6 +120,7 @@ class Record:
     min: float
     max: float | None
     runs: int
+    unfinished: int = 0  # of these runs
 
 
 def sum_up(samples: Iterable[Sample]) -> list[Record]:
@@ -135,9 +136,11 @@ def sum_up(samples: Iterable[Sample]) -> list[Record]:
 
 def _record(system: str, case: str, size: int, metric: str, numbers: Sequence[tuple[float, float]]) -> Record:
     values = [value for value, _ in numbers]
-    least = min(at_least for _, at_least in numbers)
+    limits = [at_least for value, at_least in numbers if math.isinf(value)]
     median, longest = (_finite(x) for x in (statistics.median(values), max(values)))
-    return Record(system, case, size, metric, UNITS[metric], median, _rounded(least), longest, len(values))
+    least = min(limits if median is None else values)
+    unit = UNITS[metric]
+    return Record(system, case, size, metric, unit, median, _rounded(least), longest, len(values), len(limits))
 
 
 def _finite(value: float) -> float | None:

@@ -1,6 +1,7 @@
 """Records and goals as tables, for the terminal and for docs/contributors/benchmarks.md.
 
-One row for each case, size and metric; a cell is `median [min … max] (runs)`, or `not within SECONDS (runs)`.
+One row for each case, size and metric; a cell is `median [min … max] (runs)`, or `not within SECONDS (runs)`, or
+`not within SECONDS (unfinished runs of runs)`.
 """
 
 from __future__ import annotations
@@ -58,9 +59,15 @@ def _cell(record: Record | None) -> str:
     if record is None:
         return ""
     if record.median is None:
-        return f"not within {record.min:g} ({record.runs})"
+        return f"not within {record.min:g} ({tries(record)})"
     longest = "∞" if record.max is None else number(record.max)
     return f"{number(record.median)} [{number(record.min)} … {longest}] ({record.runs})"
+
+
+def tries(record: Record) -> str:
+    """Of a record whose median did not finish."""
+    finished = record.runs - record.unfinished
+    return f"{record.unfinished} of {record.runs}" if record.unfinished and finished else f"{record.runs}"
 
 
 def _bound(goal: Goal) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.records import Record
-from benchmarks.tables import Row, number
+from benchmarks.tables import Row, number, tries
 
 METRIC = "first_all_reduce_s"
 FAULTS = {
@@ -18,6 +18,7 @@ FAULTS = {
 }
 SYSTEMS = {
     "understudy": "Understudy",
+    "understudy-torchrun": "`torchrun` under Understudy",
     "understudy-no-zygote": "without zygote",
     "torchrun-optout": "torchrun",
     "torchrun-tuned": "torchrun, tuned",
@@ -42,6 +43,5 @@ def _cell(record: Record | None) -> str:
     if record is None:
         return ""
     if record.median is None:
-        tries = "1 try" if record.runs == 1 else f"{record.runs} tries"
-        return f"not within {record.min:g} s ({tries})"
+        return f"not within {record.min:g} s ({tries(record)} {'try' if record.runs == 1 else 'tries'})"
     return f"{number(record.median)} s"

@@ -38,6 +38,7 @@ class Case(StrEnum):
 
 class System(StrEnum):
     UNDERSTUDY = "understudy"
+    OUR_TORCHRUN = "understudy-torchrun"
     NO_ZYGOTE = "understudy-no-zygote"
     TORCHRUN = "torchrun"
     TORCHRUN_OPTOUT = "torchrun-optout"
@@ -77,6 +78,9 @@ _ROUND_S = {
     (System.UNDERSTUDY, Case.COORDINATOR): 20.0,
     (System.UNDERSTUDY, Case.SPARE_EXIT): 5.0,
     (System.UNDERSTUDY, Case.SIGTERM_FAULTY): 5.0,
+    (System.OUR_TORCHRUN, Case.WORKER): 2.0,
+    (System.OUR_TORCHRUN, Case.NODE): 15.0,
+    (System.OUR_TORCHRUN, Case.COORDINATOR): 20.0,
     (System.NO_ZYGOTE, Case.WORKER): 8.0,
     (System.NO_ZYGOTE, Case.NODE): 20.0,
     (System.NO_ZYGOTE, Case.COORDINATOR): 25.0,

@@ -19,7 +19,7 @@ def nodes_of(session: Session) -> int:
 
 def start(session: Session, reports: Reports, installed: Peers, nodes: Sequence[Node]) -> Training:
     match session.system:
-        case System.UNDERSTUDY | System.NO_ZYGOTE:
+        case System.UNDERSTUDY | System.OUR_TORCHRUN | System.NO_ZYGOTE:
             return Understudy(session, reports, installed, nodes)
         case System.NVRX_INPROCESS:
             return InProcess(session, reports, installed, nodes)

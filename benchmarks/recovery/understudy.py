@@ -36,9 +36,10 @@ class Understudy(Training):
         named = ",".join(f"{node.name}={node.ip}" for node in nodes)
         requests = ["--name", self._name, "--nodes", named, "--spares", str(session.spares)]
         requests += [] if self._zygote else ["--no-zygote"]
+        torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=1"] if session.system is System.OUR_TORCHRUN else []
         with (LOGS / f"recovery-{session.system.value}.log").open("w") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.recovery.local_nodes", *requests, "--", self.python, str(TRAIN)],
+                [sys.executable, "-m", "benchmarks.recovery.local_nodes", *requests, "--", self.python, *torchrun, str(TRAIN)],
                 env={**self.env, "PYTHONPATH": ":".join(paths)},
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -85,7 +85,7 @@ def test_the_machine_names_the_cases_and_systems_of_the_plan_without_numbers(tmp
 
     assert (
         "| not measured | cases worker-grace, worker-grace-save, worker-store-apart, node-power-off, "
-        "node-power-off-store-apart, coordinator-power-off, sigterm-faulty; systems understudy-no-zygote, "
+        "node-power-off-store-apart, coordinator-power-off, sigterm-faulty; systems understudy-torchrun, understudy-no-zygote, "
         "torchrun-tuned, nvrx-inprocess; spare-exit of torchrun-optout |\n"
     ) in rewritten(page("machine", name="recovery"), tmp_path, {})
 

@@ -42,6 +42,12 @@ def test_if_no_run_finished_the_record_has_their_least_time() -> None:
     assert (record.metric, record.median, record.min, record.max) == ("seconds", None, 220.0, None)
 
 
+def test_if_most_runs_did_not_finish_the_record_has_their_number_and_least_time() -> None:
+    (record,) = sum_up([sample(0, 4.8), unfinished(1, 60.0), unfinished(2, 90.0)])
+
+    assert (record.median, record.min, record.max, record.runs, record.unfinished) == (None, 60.0, None, 3, 2)
+
+
 def test_a_metric_without_a_unit_is_refused() -> None:
     with pytest.raises(KeyError, match="parsecs"):
         sum_up([sample(0, 1.0, parsecs=12.0)])

@@ -23,8 +23,8 @@ def test_each_system_has_its_runs_in_turns() -> None:
     of_ours = [x for x in worker if x.system is UNDERSTUDY]
     assert sum(x.runs for x in of_ours) == 12
     assert [x.first_run for x in of_ours] == [0, 4, 8]
-    assert [x.system for x in worker[:8]] == list(System)
-    assert [x.system for x in worker[8:16]] == list(System)
+    assert [x.system for x in worker[:9]] == list(System)
+    assert [x.system for x in worker[9:18]] == list(System)
 
 
 def test_a_system_that_never_recovers_is_tried_three_times() -> None:

@@ -18,6 +18,12 @@ def test_a_row_has_all_systems_ours_first() -> None:
     ]
 
 
+def test_a_cell_says_how_many_runs_did_not_end() -> None:
+    mixed = Record("torchrun", "worker", 4, "first_step_s", "s", None, 60.0, None, 5, 3)
+
+    assert record_rows([mixed])[1] == ("worker", "4", "first_step_s", "not within 60 (3 of 5)")
+
+
 def test_a_cell_that_was_not_measured_is_empty() -> None:
     remaining = Record("understudy", "rest", 1, "rss_mb", "MB", 40.0, 40.0, 41.0, 3)
 
