@@ -26,7 +26,7 @@ SYSTEM_LABEL = "e2e.understudy.dev/system"
 #: The kinds of test_inject.py, each with one job for all of its tests; without JobSets.
 INJECTED_KINDS = ("job", "torchrun", "job-label")
 #: Files whose tests share one job, or one set of jobs.
-SHARED_JOB = ("test_conformance.py", "test_story.py", "test_torchrun.py")
+SHARED_JOB = ("test_conformance.py", "test_snapshots.py", "test_story.py", "test_torchrun.py")
 NODE_SELECTOR = "scheduler.alpha.kubernetes.io/node-selector"
 
 

@@ -164,8 +164,13 @@ class RecoveryLog:
         ]
 
     def on_restore(self, round_number: int, tier: Tier, reason: str, lost_steps: int | None) -> None:
-        """This round restores the training from this tier."""
-        self._revise_round(round_number, tier=tier, tier_reason=reason, lost_steps=lost_steps)
+        """This round restores the training from this tier.
+
+        An open recovery may be of an earlier round, in which another fault came before the restore.
+        """
+        changes: dict[str, Any] = {"tier": tier, "tier_reason": reason, "lost_steps": lost_steps}
+        self.open = [replace(entry, **changes) if entry.tier is None else entry for entry in self.open]
+        self._revise_round(round_number, **changes)
 
     def _revise_round(self, round_number: int, **changes: Any) -> None:
         def revised(entry: Recovery) -> Recovery:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from understudy_protocol.enums import Fault, Strategy
+from understudy_protocol.enums import Fault, Strategy, Tier
 from understudy_protocol.observer import Cause, Consequence
 from understudy_sidecar.membership.recoveries import RecoveryLog
 
@@ -44,6 +44,33 @@ def test_a_pod_that_stayed_was_restarted_in_place_whatever_happened_to_others() 
         (Strategy.IN_PLACE, "restart 1 of 10 within 1 h"),
         (Strategy.POD_RECREATE, "its pod is lost; no spare was available"),
     ]
+
+
+def test_a_recovery_whose_round_restored_nothing_has_the_restore_of_the_round_that_ends_it() -> None:
+    """Found on the local cluster: of two nodes that were lost at once, one recovery said nothing about its restore."""
+    # given a second lost pod before the first one's round restores a snapshot
+    given = RecoveryLog()
+    given.begin(Fault.NODE, POD, 1, 10.0)
+    given.on_round(1, Strategy.SPARE_SWAP)
+    given.begin(Fault.NODE, replace(POD, pod="pod-2"), 2, 10.2)
+    given.on_round(2, Strategy.SPARE_SWAP)
+    # when the round after it does
+    given.on_restore(2, Tier.PEER, "", 3)
+    # then both recoveries have this restore
+    assert [(x.round, x.tier, x.lost_steps) for x in given.on_step(2, 12.0)] == [(1, Tier.PEER, 3), (2, Tier.PEER, 3)]
+
+
+def test_a_recovery_keeps_the_restore_of_its_own_round() -> None:
+    # given a round that restored a snapshot, and failed before its first step
+    given = RecoveryLog()
+    given.begin(Fault.PROCESS, WORKER, 1, 10.0)
+    given.on_round(1, Strategy.IN_PLACE)
+    given.on_restore(1, Tier.MEMORY, "", 0)
+    given.begin(Fault.PROCESS, WORKER, 2, 11.0)
+    given.on_round(2, Strategy.IN_PLACE)
+    # when the next one restores another snapshot
+    given.on_restore(2, Tier.PEER, "", 1)
+    assert [x.tier for x in given.on_step(2, 12.0)] == [Tier.MEMORY, Tier.PEER]
 
 
 def test_a_failed_weight_update_does_not_hide_the_fault_of_a_worker() -> None:
