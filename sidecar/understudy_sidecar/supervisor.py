@@ -12,9 +12,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Sequence
 
 from understudy_protocol.pauses import growing_pause_s
 
@@ -22,6 +20,8 @@ FIRST_S = 0.1
 MAX_PAUSE_S = 5.0
 STEADY_S = 60.0
 MISCONFIGURED = 2
+#: They stay blocked, so none is lost between two calls, or reaches the child twice.
+_WAITED_FOR = (signal.SIGTERM, signal.SIGCHLD)
 log = logging.getLogger(__name__)
 
 
@@ -33,10 +33,9 @@ def run(command: Sequence[str]) -> int:
 class _Supervisor:
     def __init__(self, command: Sequence[str]) -> None:
         self._command = list(command)
-        self._child = 0
         self._asked_to_end = False
         self._failures = 0  # in a row
-        signal.signal(signal.SIGTERM, self._on_sigterm)
+        signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
 
     def run(self) -> int:
         while True:
@@ -49,48 +48,29 @@ class _Supervisor:
             self._failures += 1
             pause_s = growing_pause_s(FIRST_S, MAX_PAUSE_S, self._failures)
             log.error("the sidecar process ended with %s; it restarts in %g s", _describe_exit(code), pause_s)
-            self._sleep(pause_s)
-            if self._asked_to_end:
+            if signal.sigtimedwait([signal.SIGTERM], pause_s) is not None:
                 return 0
 
     def _run_once(self) -> int:
         """The child's exit code, or minus the number of the signal that ended it."""
-        with _sigterm_blocked():
-            self._child = os.posix_spawn(self._command[0], self._command, os.environ, setsigmask=[])
-        if self._asked_to_end:
-            self._end_child()
-        while True:
-            # As pid 1 it also reaps orphaned processes.
-            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-            assert ended is not None, "waitid blocks until a child ends"
-            with _sigterm_blocked():
-                _, status = os.waitpid(ended.si_pid, 0)
-                if ended.si_pid == self._child:
-                    self._child = 0
-                    return os.waitstatus_to_exitcode(status)
-
-    def _sleep(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while not self._asked_to_end and (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, 0.1))
-
-    def _on_sigterm(self, _: int, __: FrameType | None) -> None:
-        self._asked_to_end = True
-        self._end_child()
-
-    def _end_child(self) -> None:
-        if self._child:
-            os.kill(self._child, signal.SIGTERM)
+        child = os.posix_spawn(self._command[0], self._command, os.environ, setsigmask=[])
+        while (code := _reap(child)) is None:
+            if signal.sigwaitinfo(_WAITED_FOR).si_signo == signal.SIGTERM:
+                self._asked_to_end = True
+                os.kill(child, signal.SIGTERM)  # not reaped yet, so its pid belongs to no other process
+        return code
 
 
-@contextmanager
-def _sigterm_blocked() -> Iterator[None]:
-    """Block SIGTERM while the child's pid is not known yet, or may already belong to another process."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+def _reap(child: int) -> int | None:
+    """The child's exit code, or minus the number of its signal; None while it runs. As pid 1, the supervisor also reaps
+    orphaned processes.
+    """
+    while True:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == child:
+            return os.waitstatus_to_exitcode(status)
+        if pid == 0:
+            return None
 
 
 def _describe_exit(code: int) -> str:

@@ -26,23 +26,14 @@ from tests.e2e.truth import is_open, new_entries
 from tests.e2e.undisturbed import check_losses
 from tests.e2e.waiting import wait_until
 from tests.soak.jobs import host_name
-from understudy_protocol.snapshot_files import (
-    HEADER,
-    NONCE_BYTES,
-    PAGE_BYTES,
-    SLOTS,
-    TAG_BYTES,
-    header_offset,
-    kept_slot_bytes,
-    read_header,
-    slot_bytes_of,
-)
+from understudy_protocol.snapshot_files import HEADER, header_offset, kept_slot_bytes, read_header, slot_bytes_of
 
 pytestmark = pytest.mark.timeout(400)
 
 HERE = Path(__file__).parent
 ALLOCATING = HERE.parent / "soak" / "worker.py"
 SLOT_BYTES = 8 << 20
+PAGE_BYTES, SLOTS = 4096, 2
 MEMORY_LIMIT = "2Gi"
 #: The budget is for a test each, not for their sum.
 BUDGET = 50
@@ -331,7 +322,7 @@ def own_content(slot: int, size: int) -> tuple[int, int]:
 def kept_content(slot: int, size: int) -> tuple[int, int]:
     assert size == SLOTS * kept_slot_bytes(SLOT_BYTES)
     header = slot * kept_slot_bytes(SLOT_BYTES)
-    return header, header + PAGE_BYTES + NONCE_BYTES + HEADER.size + TAG_BYTES + 1000
+    return header, header + PAGE_BYTES + HEADER.size + 10_000
 
 
 def memory_files(pid: int, name: str) -> list[Path]:

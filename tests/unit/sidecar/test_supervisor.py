@@ -18,11 +18,25 @@ RUN_LATE = (
 import os, signal
 def late(reap):
     def reaped(*given):
-        found = reap(*given)
-        signal.raise_signal(signal.SIGTERM)
-        return found
+        pid, status = reap(*given)
+        if pid:
+            signal.raise_signal(signal.SIGTERM)
+        return pid, status
     return reaped
-os.wait, os.waitpid = late(os.wait), late(os.waitpid)
+os.waitpid = late(os.waitpid)
+"""
+    + RUN
+)
+#: Like RUN, but SIGTERM arrives just before it waits for the child's end.
+RUN_EARLY = (
+    """
+import os, signal
+def early(waits):
+    def waited(*given):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return waits(*given)
+    return waited
+os.waitid, signal.sigwaitinfo = early(os.waitid), early(signal.sigwaitinfo)
 """
     + RUN
 )
@@ -34,13 +48,14 @@ folder = pathlib.Path(sys.argv[1])
 number = len(list(folder.glob("child-*")))
 (folder / f"child-{number}.new").write_text(str(os.getpid()))
 what = sys.argv[2:][number] if number < len(sys.argv[2:]) else "wait"
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(0 if what != "stubborn" else 5))
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 os.rename(folder / f"child-{number}.new", folder / f"child-{number}")
 if what.isdigit():
     sys.exit(int(what))
 if what == "kill":
     os.kill(os.getpid(), signal.SIGKILL)
-time.sleep(60)
+if signal.sigtimedwait([signal.SIGTERM], 60):
+    sys.exit(0 if what != "stubborn" else 5)
 """
 
 
@@ -85,6 +100,12 @@ def test_sigterm_goes_to_the_child_whose_code_ends_the_container(tmp_path: Path,
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == code
     assert len(children(tmp_path)) == 1
+
+
+def test_a_sigterm_just_before_the_wait_for_the_child_ends_the_child(tmp_path: Path) -> None:
+    """No signal is lost between two calls of the supervisor."""
+    process = start(tmp_path, "wait", run=RUN_EARLY)
+    assert process.wait(20) == 0
 
 
 def test_sigterm_while_no_child_runs_starts_none(tmp_path: Path) -> None:
