@@ -6,6 +6,7 @@ Needs root, and the program `ip`. As in a pod, a process there has all ports for
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -23,6 +24,8 @@ HERE = _SUBNET.format(1)
 #: The first of the nodes' further addresses. Each node's own address is below it.
 _FURTHER = 100
 POLL_S = 0.005
+#: The name of a bridge, without the pid of the process that uses it.
+_BRIDGE = "ub"
 
 
 @dataclass(frozen=True)
@@ -78,14 +81,28 @@ def nodes(count: int) -> Iterator[list[Node]]:
     """So many nodes, which reach each other, and this machine at HERE."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         raise MissingTool("nodes of a benchmark are network namespaces: that needs root, and the program `ip`")
-    pid = os.getpid()
+    _remove_leftovers()
     with ExitStack() as undo:
-        bridge = f"ub{pid}"
+        bridge = f"{_BRIDGE}{os.getpid()}"
         run(["ip", "link", "add", bridge, "type", "bridge"])
         undo.callback(run, ["ip", "link", "del", bridge])
         run(["ip", "addr", "add", f"{HERE}/24", "dev", bridge])
         run(["ip", "link", "set", bridge, "up"])
         yield [_add(undo, bridge, number) for number in range(count)]
+
+
+def _remove_leftovers() -> None:
+    """Of processes that were killed: two bridges with the same address would get the packets of one."""
+    bridges = [link["ifname"] for link in json.loads(run(["ip", "-j", "link", "show", "type", "bridge"]) or "[]")]
+    for bridge in bridges:
+        pid = bridge.removeprefix(_BRIDGE)
+        if pid == bridge or not pid.isdecimal() or os.path.exists(f"/proc/{pid}"):
+            continue
+        for name in [line.split()[0] for line in run(["ip", "netns", "list"]).splitlines()]:
+            if name.startswith(f"understudy-{bridge}-"):
+                Node(name, "").end_processes()
+                run(["ip", "netns", "del", name])
+        run(["ip", "link", "del", bridge])
 
 
 def _add(undo: ExitStack, bridge: str, number: int) -> Node:

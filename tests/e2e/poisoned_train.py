@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from understudy_torch import snapshot, step
 
-POISONED_AT = 20
+POISONED_AT = 60  # until then, all pods have copies of snapshots
 RANK, TOKEN = int(os.environ["RANK"]), os.environ["UNDERSTUDY_ROUND"]
 REPORT = Path(__file__).with_name(f"report.{TOKEN}.jsonl")
 

@@ -23,6 +23,26 @@ threading.Event().wait()
 """
 
 
+#: Makes a node, and is killed.
+_KILLED = """
+import os, signal
+from benchmarks.rendezvous.network import nodes
+with nodes(1):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@needs_root
+def test_nodes_of_a_process_that_was_killed_disturb_no_later_ones() -> None:
+    # given a bridge with the same address, which nobody uses any more
+    killed = subprocess.run([sys.executable, "-c", _KILLED], check=False)
+    assert killed.returncode == -9
+    # then a new node reaches this machine
+    with nodes(1) as (node,), socket.create_server((HERE, 0)) as server:
+        connect = f"import socket; socket.create_connection({server.getsockname()!r}, {LIMIT_S})"
+        subprocess.run([*node.inside, sys.executable, "-c", connect], check=True, timeout=LIMIT_S)
+
+
 @needs_root
 def test_a_power_off_ends_all_processes_and_sends_no_packet_to_their_peers() -> None:
     with nodes(1) as (node,), socket.create_server((HERE, 0)) as server:
