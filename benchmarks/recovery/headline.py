@@ -12,9 +12,6 @@ FAULTS = {
     "worker": "SIGKILL to one worker",
     "node-power-off": "power-off of a node: its cable is cut, then all its processes end",
     "coordinator-power-off": "power-off of the node that hosts the coordinator (Understudy) or the store (others)",
-    # Faults that were measured before 2026-11-25:
-    "node": "SIGKILL to all processes of a node; its kernel stays up and closes their connections",
-    "coordinator-node": "the same, for the node that hosts the coordinator (Understudy) or the store (others)",
 }
 SYSTEMS = {
     "understudy": "Understudy",
