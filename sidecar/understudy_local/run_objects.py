@@ -68,7 +68,7 @@ def _ended_account(account: Goodput, status: JobStatus, now: float) -> Goodput:
 
 def _recovery(name: str, fields: RecoveryFields, uid: str, *, is_stopped: bool) -> dict[str, Any]:
     if is_stopped and fields.outcome is None:
-        fields = replace(fields, outcome=Outcome.SUSPENDED)
+        fields = replace(fields, outcome=Outcome.UNKNOWN)
     metadata = {"name": name, "namespace": NAMESPACE, "ownerReferences": [{"uid": uid}]}
     return {"apiVersion": API_VERSION, "kind": RECOVERY_KIND, "metadata": metadata, **recovery_json(fields)}
 

@@ -195,7 +195,7 @@ def test_a_state_that_makes_the_training_fail_is_not_restored_forever(cluster: C
         first, second, third = entries
         assert first["restoredFrom"] == "Memory"
         assert second["restoredFrom"] == {"InPlace": "Memory", "SpareSwap": "Peer"}[second["strategy"]]
-        # and after that it starts anew, and status has the reason
+        # and then the training begins at step 0, and status has the reason
         assert third["restoredFrom"] == "Storage"
         assert any("the loss is not a number" in entry["cause"]["message"] for entry in entries)
         reason = "2 rounds in a row have failed within 3 steps of a restored snapshot: it may be the cause"

@@ -161,7 +161,7 @@ def test_the_lines_around_a_fault_are_found_in_a_log_of_another_time_zone() -> N
 
 
 def test_a_log_that_has_ended_takes_no_place_among_the_followed_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    # given room for one log, and two pods, of which one has ended
+    # given a limit of one log, and two pods: the first one has ended
     monkeypatch.setattr("understudy_cli.pod_logs.MOST_PODS", 1)
     first, second = samples.pod("a", "n", rank=0, status=ENDED), samples.pod("b", "n", rank=0)
     read, ended = threading.Event(), samples.pod("b", "n", rank=0, status=ENDED)

@@ -225,18 +225,24 @@ def test_the_folder_needs_room_for_one_more_snapshot_than_it_keeps(
     assert steps(tmp_path) == [20, 30]
 
 
-def test_a_snapshot_that_a_lost_pod_leaves_incomplete_is_removed_once_a_newer_one_is_complete(
-    tmp_path: Path, make_job: Callable[..., Job]
-) -> None:
+def without_rank_1_since_30(make_job: Callable[..., Job]) -> Job:
+    """Steps 10 and 20 are complete, and the pod of rank 1 was lost before it had written step 30."""
     job = make_job(keep=2, ranks=2)
     job.save(9)
     for step in (10, 20):
         job.save(step)
         job.write()
-    # given the pod of rank 1 is lost before it has written step 30
+    job.writers[0].look()
     job.save(30)
     os.pwrite(job.rounds.memory.files[1], bytes(8), PAGE - 16)
     job.write()
+    return job
+
+
+def test_a_snapshot_that_a_lost_pod_leaves_incomplete_is_removed_once_a_newer_one_is_complete(
+    tmp_path: Path, make_job: Callable[..., Job]
+) -> None:
+    job = without_rank_1_since_30(make_job)
     # when the next snapshot is complete
     job.save(40)
     job.write()
@@ -247,16 +253,7 @@ def test_a_snapshot_that_a_lost_pod_leaves_incomplete_is_removed_once_a_newer_on
 def test_on_a_full_volume_incomplete_snapshots_make_room_for_the_next_one(
     tmp_path: Path, make_job: Callable[..., Job]
 ) -> None:
-    job = make_job(keep=2, ranks=2)
-    job.save(9)
-    for step in (10, 20):
-        job.save(step)
-        job.write()
-    job.writers[0].look()
-    # given the pod of rank 1 was lost before it had written step 30
-    job.save(30)
-    os.pwrite(job.rounds.memory.files[1], bytes(8), PAGE - 16)
-    job.write()
+    job = without_rank_1_since_30(make_job)
     # and there is no room for its file of step 40
     job.save(40)
     (tmp_path / "snapshots" / "0000000000.0000000001.0000000000-40-of-2" / ".1").mkdir(parents=True)

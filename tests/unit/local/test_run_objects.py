@@ -46,4 +46,4 @@ def test_a_recovery_ends_with_the_run() -> None:
     cluster.recoveries["night-1"] = RecoveryFields(job_name="night", detected_at=micro_time(NOW))
     # when it is stopped, then the recovery has ended, too
     assert "outcome" not in described(cluster)["recoveries"][0]
-    assert described(cluster, has_ended=True)["recoveries"][0]["outcome"] == "Suspended"
+    assert described(cluster, has_ended=True)["recoveries"][0]["outcome"] == "Unknown"

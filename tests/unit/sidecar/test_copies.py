@@ -89,14 +89,20 @@ async def test_a_pod_that_takes_the_ranks_of_a_lost_one_fetches_the_copy(size: i
         assert spare.content(0, size) == state(size)
 
 
+async def ordered_before_memory(owner: CopyingPod, keeper: CopyingPod, new: CopyingPod) -> SavedStep:
+    """A snapshot that the new pod has to fetch in round R1, before its launcher has memory for it."""
+    await planned(owner, keeper)
+    saved = await copied(owner, keeper, 7, state(5000))
+    await keeper.plan(token=R1)
+    await new.plan(token=R1)
+    new.link.do(FetchCopy(R1, 0, saved, (keeper.holder,)))
+    return saved
+
+
 async def test_a_new_pod_fetches_the_copy_once_its_launcher_has_allocated_the_memory() -> None:
     async with copying_pods(new=(2,)) as (owner, keeper, new):
         # given a pod that was created in place of a lost one, and gets its rank while its launcher allocates memory
-        await planned(owner, keeper)
-        saved = await copied(owner, keeper, 7, state(5000))
-        await keeper.plan(token=R1)
-        await new.plan(token=R1)
-        new.link.do(FetchCopy(R1, 0, saved, (keeper.holder,)))
+        saved = await ordered_before_memory(owner, keeper, new)
         await new.plan(token=R1)
         assert new.events == []
         # when the memory is allocated
@@ -108,11 +114,7 @@ async def test_a_new_pod_fetches_the_copy_once_its_launcher_has_allocated_the_me
 
 async def test_a_fetch_into_a_pod_that_gets_no_memory_fails() -> None:
     async with copying_pods(new=(2,)) as (owner, keeper, new):
-        await planned(owner, keeper)
-        saved = await copied(owner, keeper, 7, state(5000))
-        await keeper.plan(token=R1)
-        await new.plan(token=R1)
-        new.link.do(FetchCopy(R1, 0, saved, (keeper.holder,)))
+        saved = await ordered_before_memory(owner, keeper, new)
         # when its launcher cannot allocate the memory
         pass_no_files(str(new.path))
         assert await new.next_event() == CopyFetched(R1, saved, "this pod has no memory for snapshots", ())
@@ -143,11 +145,7 @@ async def test_a_pod_that_still_allocates_its_memory_is_named_once_and_gets_its_
 
 async def test_a_newer_plan_ends_a_fetch_that_waits_for_memory() -> None:
     async with copying_pods(new=(2,)) as (owner, keeper, new):
-        await planned(owner, keeper)
-        saved = await copied(owner, keeper, 7, state(5000))
-        await keeper.plan(token=R1)
-        await new.plan(token=R1)
-        new.link.do(FetchCopy(R1, 0, saved, (keeper.holder,)))
+        saved = await ordered_before_memory(owner, keeper, new)
         await new.plan(token=R2)
         new.pass_memory()
         # then the next fetch is the first one that is answered

@@ -1,8 +1,8 @@
 """The conditions of a TrainingJob, each with reason, message and time.
 
 Rules: each is computed from observed facts, never from another condition; only FaultTolerant of a running job stays as
-it is (facts/launcher_choice.py). lastTransitionTime changes only with the
-condition's status. Invalid and Blocked stay as they are until this operator has tried to write the job's objects.
+it is (facts/launcher_choice.py). lastTransitionTime changes only with the condition's status. Invalid and Blocked stay
+as they are until this operator has tried to write the job's objects.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
