@@ -145,7 +145,7 @@ async def test_a_pod_that_still_allocates_its_memory_is_named_once_and_gets_its_
 
 async def test_a_newer_plan_ends_a_fetch_that_waits_for_memory() -> None:
     async with copying_pods(new=(2,)) as (owner, keeper, new):
-        saved = await ordered_before_memory(owner, keeper, new)
+        await ordered_before_memory(owner, keeper, new)
         await new.plan(token=R2)
         new.pass_memory()
         # then the next fetch is the first one that is answered
