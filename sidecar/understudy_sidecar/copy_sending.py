@@ -108,13 +108,16 @@ class CopySender:
                 return
             for local_rank, slot, _ in found:
                 files.mark_copied(local_rank, slot)
+            saves: list[int] = []
             try:
                 for local_rank, slot, data in sorted(found, key=lambda x: self._serials.get(x[0], 0)):
                     if streams := list(self._streams.items()):
-                        self._send(files, plan, streams, (local_rank, slot, data))
+                        saves += self._send(files, plan, streams, (local_rank, slot, data))
             finally:
                 if plan.plan.stride == 1 or is_flush:
                     self._unmark(files)
+            if saves:
+                self.need.on_copied(max(saves))
 
     def _may_begin(self, plan: c.RoundCopyPlan, found: list[tuple[int, int, bytes]], *, is_flush: bool) -> bool:
         serials = {rank: header.serial for rank, _, data in found if (header := read_header(data)) is not None}
@@ -168,11 +171,12 @@ class CopySender:
         plan: c.RoundCopyPlan,
         streams: list[tuple[str, socket.socket]],
         found: tuple[int, int, bytes],
-    ) -> None:
+    ) -> list[int]:
+        """Returns how many saves have ended meanwhile; nothing if no holder has got the copy."""
         local_rank, slot, data = found
         header = read_header(data)
         if header is None or files.own_header_bytes(local_rank, slot) != data:
-            return  # it was overwritten before it was marked
+            return []  # it was overwritten before it was marked
         head, cipher = seal_head(self._key, data)
         content = files.own_content(local_rank, slot, header.size)
         sealed = memoryview(bytearray(CHUNK_BYTES + TAG_BYTES))
@@ -183,15 +187,16 @@ class CopySender:
             is_last = end == header.size
             if not self._is_current(plan) or (is_last and files.own_header_bytes(local_rank, slot) != data):
                 self._close([uid for uid, _ in live])
-                return
+                return []
             live = self._send_to(live, chunk)
-        if live:
-            for uid, _ in live:
-                self._failures.pop(uid, None)
-            self._on_sent(local_rank, header, len(live))
-            slots = [files.own_header(local_rank, slot) for slot in range(SLOTS)]
-            serials = [x.serial for x in slots if x is not None and x.saved.token == plan.token]
-            self.need.on_copied(max(serials, default=0) - header.serial)
+        if not live:
+            return []
+        for uid, _ in live:
+            self._failures.pop(uid, None)
+        self._on_sent(local_rank, header, len(live))
+        slots = [files.own_header(local_rank, slot) for slot in range(SLOTS)]
+        serials = [x.serial for x in slots if x is not None and x.saved.token == plan.token]
+        return [max(serials, default=0) - header.serial]
 
     def _is_current(self, plan: c.RoundCopyPlan) -> bool:
         """A plan that has only another stride does not interrupt a copy."""

@@ -325,18 +325,28 @@ def measure(
     before_status: Callable[[], Any] | None = None,
     limit_s: float = RECOVERY_LIMIT_S,
     killed_by: str | None = None,
+    effective_within_s: float = 0.0,
 ) -> Act:
     """Cause the fault, wait for a step of a new round, and compare status with the observed recovery.
 
     strategies: if empty, that of a lost pod. before_status: is called after the step; if None, the operator runs all
-    the time. killed_by: the signal that ends a worker.
+    the time. killed_by: the signal that ends a worker. effective_within_s: see Fault.
     """
     status = training.status()
     entries = training.report()
     token, pods = entries[-1].token, uids(training)
     rank = victim.rank * training.workers
     reported_s = math.inf if before_status else REPORTED_WITHIN_S
-    expected = Fault(kind, strategies or (training.replacement,), victim.pod, victim.node, rank, reported_s, killed_by)
+    expected = Fault(
+        kind,
+        strategies or (training.replacement,),
+        victim.pod,
+        victim.node,
+        rank,
+        reported_s,
+        killed_by,
+        effective_within_s=effective_within_s,
+    )
     with compared(training, expected, limit_s=30) as comparison:
         killed_at = comparison.at
         fault()

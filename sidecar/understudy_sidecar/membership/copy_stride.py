@@ -1,11 +1,12 @@
 """Which saves of a round are copied to other pods: the same ones in all ranks, although some links are slower. Pure.
 
-Rules: a pod needs a stride: the smallest power of two that is at least twice the number of saves during one of its
-copies, or 1 if a copy ends before the next save. It reports its need, and the coordinator puts the largest one into the
-plans of all pods (copies.py). All pods copy the saves 1, 1 + stride, 1 + 2 x stride, … of the round. The saves of a
-larger stride are among those of a smaller one, so copies from before a change count. The need is that of the slowest of
-the last COPIES copies: it grows at once, and falls later. A pod that has missed so many saves that its process cannot
-keep up with very short steps copies any save.
+Rules: a pod needs a stride: the smallest power of two that is at least twice the number of saves during a copy of all
+its ranks, or 1 if such a copy ends before the next save. It reports its need, and the coordinator puts the largest one
+into the plans of all pods (copies.py). All pods copy the saves 1, 1 + stride, 1 + 2 x stride, … of the round. The saves
+of a larger stride are among those of a smaller one, so copies from before a change count. The need is that of the
+second slowest of the last COPIES copies: one slow copy, such as one at the loss of a pod, changes nothing, because the
+stride grows at the second one, and falls much later. A pod that has missed so many saves that its process cannot keep
+up with very short steps copies any save.
 """
 
 from collections import deque
@@ -29,13 +30,13 @@ class StrideNeed:
         self._recent: deque[int] = deque(maxlen=COPIES)
 
     def on_copied(self, saves: int) -> None:
-        """saves: that have ended while the copy was made."""
+        """saves: that have ended while the copies of all ranks were made."""
         self._recent.append(min(MAX_STRIDE, 1 << (2 * saves - 1).bit_length()) if saves > 0 else 1)
 
     @property
     def stride(self) -> int | None:
         """None before the first copy."""
-        return max(self._recent, default=None)
+        return sorted((1, *self._recent))[-2] if self._recent else None
 
 
 def is_due(serial: int, stride: int, sent: int) -> bool:

@@ -244,10 +244,18 @@ async def test_another_stride_does_not_interrupt_a_copy() -> None:
 
 async def test_a_pod_reports_the_stride_that_it_needs() -> None:
     async with a_long_copy() as (owner, keeper):
-        # given three saves during a copy
+        # given three saves during a copy, and during a later one
         owner.save(13, state(5000), serial=5)
         keeper.signal_process(signal.SIGCONT)
+        await until_kept(keeper, owner, 13)
+        keeper.signal_process(signal.SIGSTOP)
+        owner.save(14, bytes(LONG), serial=6)
+        await until(lambda: owner.copied_slot() == 1, "a copy")
+        owner.save(17, state(5000), serial=9)
+        keeper.signal_process(signal.SIGCONT)
         await until(lambda: owner.strides[-1:] == [8], "the stride")
+        # and one such copy has changed nothing
+        assert owner.strides == [1, 8]
 
 
 async def test_while_a_slot_is_written_to_storage_only_its_snapshot_is_copied() -> None:

@@ -67,13 +67,18 @@ def test_the_newest_common_copy_is_at_most_a_stride_and_a_copy_old(copy_saves: t
 
 
 def test_a_stride_is_the_smallest_power_of_two_with_room_for_two_copies() -> None:
-    assert [needs(x) for x in (0, 1, 2, 3, 4, 5, 8, 9)] == [[1], [2], [4], [8], [8], [16], [16], [32]]
-    assert needs(1 << 40) == [1 << 16]
+    assert [needs(x, x)[1] for x in (0, 1, 2, 3, 4, 5, 8, 9)] == [1, 2, 4, 8, 8, 16, 16, 32]
+    assert needs(1 << 40, 1 << 40)[1] == 1 << 16
 
 
-def test_a_need_grows_at_once_and_falls_after_16_faster_copies() -> None:
-    assert needs(0, 2, *[1] * 15, 1) == [1, *[4] * 16, 2]
+def test_a_need_grows_at_the_second_slow_copy_and_falls_when_only_one_of_16_copies_was_slow() -> None:
+    assert needs(0, 2, 2, *[1] * 14, 1) == [1, 1, *[4] * 15, 2]
     assert StrideNeed().stride is None
+
+
+def test_one_slow_copy_of_16_changes_nothing() -> None:
+    assert needs(7) == [1]
+    assert needs(0, 7, *[0] * 16) == [1] * 18
 
 
 def test_copies_from_before_a_larger_stride_count() -> None:
