@@ -25,6 +25,7 @@ from understudy_sidecar.client import Address, CoordinatorClient
 from understudy_sidecar.clock import Alarm, now
 from understudy_sidecar.membership.events import (
     SERVICE,
+    CoordinatorUnreachable,
     Dial,
     FromCoordinator,
     FromLauncher,
@@ -37,6 +38,7 @@ from understudy_sidecar.membership.events import (
     Tick,
     ToCoordinator,
     ToLauncher,
+    WatchCoordinator,
 )
 from understudy_sidecar.membership.member import Member
 from understudy_sidecar.membership.member_state import Identity
@@ -122,6 +124,7 @@ class LightMember:
             self._on_message,
             lambda silent: self._handle(LinkDown(silent)),
             self._on_socket,
+            lambda: self._handle(CoordinatorUnreachable()),
         )
         self._socket: int | None = None
         self._dial_later: asyncio.TimerHandle | None = None
@@ -169,6 +172,8 @@ class LightMember:
             case HangupCoordinator():
                 self._dial((), 0.0)
                 self._client.hangup()
+            case WatchCoordinator():
+                self._client.watch()
             case _:
                 pass  # files, log lines, and the launcher's work
 

@@ -59,6 +59,7 @@ class Join:
     saved: Optional[SavedSteps] = None  # of that round, as in Started; None: its workers have not been started
     kept: Optional[tuple[KeptSteps, ...]] = None  # as in Started, or as in CopiesKept; None: not known yet
     drain_s: Optional[float] = None  # seconds left of a Drain of that round; None: the member got none
+    has_stopped: bool = False  # its workers run, a step is late, and its last coordinator's machine does not respond
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from understudy_sidecar.membership.core import Core, CoreEvent, HardStateNotStor
 from understudy_sidecar.membership.events import (
     SERVICE,
     Broadcast,
+    CoordinatorUnreachable,
     Dial,
     FetchCopy,
     FlushCopies,
@@ -49,6 +50,7 @@ from understudy_sidecar.membership.events import (
     ToCoordinator,
     ToLauncher,
     VerdictAnnotated,
+    WatchCoordinator,
     WatchMachines,
 )
 from understudy_sidecar.membership.member_state import Identity
@@ -104,6 +106,7 @@ class Sidecar:
             lambda message: self._handle(FromCoordinator(message)),
             lambda silent: self._handle(LinkDown(silent)),
             self._on_socket,
+            lambda: self._handle(CoordinatorUnreachable()),
         )
         self._launcher = LauncherLink(
             self._on_launcher,
@@ -226,17 +229,24 @@ class Sidecar:
             case PlanCopies() | FetchCopy() | FlushCopies():
                 assert self._copies is not None, "a job without copies has no plan for them"
                 self._copies.do(effect)
-            case Dial(hosts):
-                self._client.dial(tuple(self._address(host) for host in hosts))
-            case HangupCoordinator(reason):
-                log.info("closes the connection to the coordinator: %s", reason)
-                self._client.hangup()
+            case Dial() | HangupCoordinator() | WatchCoordinator():
+                self._do_call(effect)
             case RecordClose(close):
                 records.record_close(self._settings.state, close)
             case RecordHardState(hard_state):
                 records.record_hard_state(self._settings.state, hard_state)
             case Log(text):
                 log.info("%s", text)
+
+    def _do_call(self, effect: Dial | HangupCoordinator | WatchCoordinator) -> None:
+        match effect:
+            case Dial(hosts):
+                self._client.dial(tuple(self._address(host) for host in hosts))
+            case HangupCoordinator(reason):
+                log.info("closes the connection to the coordinator: %s", reason)
+                self._client.hangup()
+            case WatchCoordinator():
+                self._client.watch()
 
     def _address(self, host: str) -> Address:
         if host == SERVICE:

@@ -18,11 +18,14 @@ from understudy_protocol.handshake import Call, HandshakeCaller, NotProven, Role
 from understudy_protocol.upgrade import check_answer, request
 from understudy_sidecar.clock import Alarm, now
 from understudy_sidecar.link import Link
+from understudy_sidecar.machine_watch import MachineWatch
 from understudy_sidecar.membership.calling import Dialing
 from understudy_sidecar.tcp import end_everywhere, watch_peer
 
 TCP_S = 1.0
 ANSWER_S = 3.0
+#: How long `watch` lasts.
+WATCH_S = 0.5
 #: If a timer fires later than this, this process was slow, and not the peer.
 LATE_TIMER_S = 0.25
 #: Different failures of an address that one dial logs: an error may quote the answer, which the address chooses.
@@ -47,6 +50,7 @@ class CoordinatorClient:
     on_message(message). on_down(silent): the peer or the network has ended an up link.
 
     on_socket(fd): the socket of an up link, for a duplicate of it; None when that link has ended or was closed.
+    on_unreachable(): see `watch`.
     """
 
     def __init__(
@@ -58,12 +62,15 @@ class CoordinatorClient:
         on_message: Callable[[object], None],
         on_down: Callable[[bool], None],
         on_socket: Callable[[int | None], None],
+        on_unreachable: Callable[[], None],
     ) -> None:
         self.key, self.job_uid, self.pod_uid = key, job_uid, pod_uid
         self.on_message = on_message
         self._on_up, self._on_down, self._on_socket = on_up, on_down, on_socket
         self._call: ClientLink | None = None  # the one that is up
         self._dialing: _Dialing | None = None
+        self._calls = 0  # that were up
+        self._watch = MachineWatch(lambda links: on_unreachable())
 
     def dial(self, addresses: tuple[Address, ...]) -> None:
         """Call until one answers; replaces a call that is in progress or up (no on_down follows)."""
@@ -83,6 +90,18 @@ class CoordinatorClient:
         if call is not None:
             call.hangup()
 
+    def watch(self) -> None:
+        """Watch for a moment whether the peer's machine acknowledges packets.
+
+        A packet is sent only if the machine has not acknowledged a keepalive: with a live one, this costs it nothing.
+        """
+        call = self._call
+        if call is None or (seen := call.counters()) is None:
+            return
+        if seen.probes > 0 and not seen.in_flight:
+            call.ping()
+        self._watch.begin({self._calls: call}, WATCH_S)
+
     async def flushed(self, limit_s: float) -> None:
         """Hang up, and wait until all pending messages are sent, or the limit has passed."""
         call = self._call
@@ -93,6 +112,7 @@ class CoordinatorClient:
     def _forget_call(self) -> "ClientLink | None":
         call, self._call = self._call, None
         if call is not None:
+            self._watch.begin({}, 0.0)
             self._on_socket(None)
         return call
 
@@ -100,6 +120,7 @@ class CoordinatorClient:
 
     def is_up(self, call: "ClientLink") -> None:
         self._call, self._dialing = call, None
+        self._calls += 1
         self._on_socket(call.fileno())
         self._on_up(call.called)
 

@@ -63,6 +63,11 @@ class Link(asyncio.Protocol):
         """Send an encoded message: one for many links is encoded only once. A no-op after the end."""
         self._write(message)
 
+    def ping(self) -> None:
+        """Send a packet that the peer's kernel has to acknowledge, and that the peer's process ignores."""
+        if not self._is_ending and self._transport is not None:
+            self._transport.write(frame(Opcode.PING, b"", masked=self._masks))
+
     def unsent(self) -> int:
         """The number of bytes that the peer has not read yet: a frequent sender checks this first."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()

@@ -10,13 +10,18 @@ from understudy_sidecar.client import ANSWER_S, TCP_S
 from understudy_sidecar.membership.calling import Dialing
 from understudy_sidecar.membership.events import SERVICE
 
+#: Seconds until the kernel's counters are read.
+LOOK_S = 0.1
+
 if TYPE_CHECKING:
     from tests.simulation.pods import Pod
     from tests.simulation.sidecars import SimulatedSidecar
 
 
 class CoordinatorClient:
-    """Callbacks: on_up(host) when connected, on_message(message), on_down(silent) when an up link has ended."""
+    """Callbacks: on_up(host) when connected, on_message(message), on_down(silent) when an up link has ended,
+    on_unreachable() as in client.py.
+    """
 
     def __init__(
         self,
@@ -24,9 +29,11 @@ class CoordinatorClient:
         on_up: Callable[[str], None],
         on_message: Callable[[object], None],
         on_down: Callable[[bool], None],
+        on_unreachable: Callable[[], None],
     ) -> None:
         self._sidecar, self._world = sidecar, sidecar.world
         self._on_up, self._on_message, self._on_down = on_up, on_message, on_down
+        self._on_unreachable = on_unreachable
         self._link: End | None = None
         self._kept = False  # the launcher has a duplicate of its socket
         self._dialing = 0  # number of the newest dialing; an older one has been canceled
@@ -51,6 +58,16 @@ class CoordinatorClient:
             self._sidecar.pod.hold_socket(self._link)
         elif self._link is not None:
             self._link.close()
+
+    def watch(self) -> None:
+        """machine_watch.py"""
+        link = self._link
+
+        def look() -> None:
+            if link is not None and self._link is link and link.is_unreachable:
+                self._on_unreachable()
+
+        self._sidecar.later(LOOK_S, look)
 
     def keep(self) -> None:
         self._kept = True

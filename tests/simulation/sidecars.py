@@ -52,6 +52,7 @@ class SimulatedSidecar(Process):
             lambda host: self.handle(e.LinkUp(host)),
             lambda message: self.handle(e.FromCoordinator(message)),
             lambda silent: self.handle(e.LinkDown(silent)),
+            lambda: self.handle(e.CoordinatorUnreachable()),
         )
         self.copies = SimulatedCopies(self) if shape.snapshot_copies else None
         self._alarm = Alarm(self, self.core.deadline, lambda: self.handle(e.Tick()))
@@ -132,6 +133,8 @@ class SimulatedSidecar(Process):
                 self._client.send(message)
             case e.KeepLink():
                 self._client.keep()
+            case e.WatchCoordinator():
+                self._client.watch()
             case e.PlanCopies() | e.FetchCopy() | e.FlushCopies():
                 assert self.copies is not None
                 self.copies.do(effect)

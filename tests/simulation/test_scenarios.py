@@ -519,6 +519,66 @@ def test_a_coordinator_without_power_gets_a_successor_and_no_worker_restarts() -
     assert job.steps_again() < 2.0
 
 
+def with_active_coordinator(actives: int, spares: int, seed: int = 1) -> Job:
+    """A job whose coordinator has ranks: a spare that coordinated has got those of a killed pod."""
+    job = Job(Setup(actives=actives, spares=spares, machines=12, steps=400), seed)
+    while job.coordinator_pod() not in job.cluster.seated():
+        job.cluster.seated()[0].kill()
+        job.next_round_steps()
+        job.until(lambda: len(job.cluster.waiting()) == spares, 90.0)
+        job.later(5.0)  # until all of them are voters
+    job.members, job.round = job.cluster.seated(), job.token.round
+    return job
+
+
+@pytest.mark.parametrize(("actives", "spares"), [(2, 1), (3, 1), (3, 2), (5, 3)])
+def test_a_node_with_the_coordinator_and_ranks_without_power_costs_3_s(actives: int, spares: int) -> None:
+    """It took 10 s: the kernels ended the connections, and then a crashed sidecar of that pod might have returned."""
+    for seed in range(8):
+        job = with_active_coordinator(actives, spares, seed)
+        lost = job.coordinator_pod()
+        job.cluster.power_off(lost.machine)
+        assert job.next_round_steps() < 3.0
+        assert (job.recovery().fault, job.recovery().cause.pod) == (Fault.NODE, lost.name)
+        assert job.recovery().strategy is Strategy.SPARE_SWAP
+        # and the spares that joined later stay
+        job.later(60.0)
+        assert job.token.round == job.round + 1
+
+
+def test_a_coordinator_with_ranks_whose_sidecar_crashes_alone_causes_no_swap() -> None:
+    for seed in range(8):
+        job = with_active_coordinator(3, 2, seed)
+        job.coordinator_pod().kill_sidecar()
+        job.later(30.0)
+        assert (job.token.round, job.cluster.seated()) == (job.round, job.members)
+        assert job.steps_again() < 2.0
+
+
+def test_a_coordinator_with_ranks_that_is_cut_off_for_a_second_keeps_them() -> None:
+    for seed in range(8):
+        job = with_active_coordinator(3, 2, seed)
+        coordinator = job.coordinator_pod()
+        job.cluster.cut(coordinator.machine)
+        job.later(1.0)
+        job.cluster.heal(coordinator.machine)
+        job.later(30.0)
+        assert (job.token.round, job.coordinator_pod()) == (job.round, coordinator)
+
+
+def test_a_coordinator_with_ranks_that_does_not_run_for_five_seconds_keeps_them() -> None:
+    """Its kernel acknowledges packets, so a busy machine is not lost."""
+    for seed in range(8):
+        job = with_active_coordinator(3, 2, seed)
+        coordinator = job.coordinator_pod()
+        assert coordinator.sidecar is not None
+        coordinator.sidecar.stop()
+        job.later(5.0)
+        coordinator.sidecar.go_on()
+        job.later(30.0)
+        assert (job.token.round, job.coordinator_pod()) == (job.round, coordinator)
+
+
 def test_an_active_coordinator_that_is_killed_gets_a_successor_and_is_replaced() -> None:
     job = Job(Setup(actives=3, spares=0, machines=8, steps=400))
     assert job.coordinator_pod() in job.members

@@ -6,6 +6,7 @@
     IDLE         a member calls, and the coordinator is known    IDLE         Redirect to the coordinator; hangs up
     IDLE         a member calls, and this is no standby          IDLE         Redirect without an address; hangs up
     IDLE         a member calls a standby coordinator            COLLECTING   the caller waits in the candidate pool
+    IDLE         … which doubts the coordinator that it knows    COLLECTING   the same, until its member has decided
     COLLECTING   a majority waits that can vote for this one     CAMPAIGNING  RequestVote for the next term, to these
     COLLECTING   … only with members of a newer configuration    IDLE         Redirect: the callers call the next host
     CAMPAIGNING  a majority has granted its votes                ELECTED      AssumeLeadership, with all callers
@@ -72,6 +73,7 @@ class MemberInfo:
     hard_state: HardState
     replacement_reason: str = ""  # why the pod must be replaced
     lacks_launcher: bool = False  # none has connected yet, or the last one has ended
+    doubts_coordinator: bool = False  # a caller has lost it: the member looks whether its machine responds
 
 
 class CandidateMachine:
@@ -142,7 +144,9 @@ class CandidateMachine:
     # Callers --------------------------------------------------------------------------------------------------------
 
     def _on_call(self, link: int, join: m.Join) -> None:
-        if not self._may_campaign() and self._member_info.closed is None and self._member_info.coordinator is None:
+        info = self._member_info
+        is_known = info.coordinator is not None and not info.doubts_coordinator
+        if not self._may_campaign() and info.closed is None and not is_known:
             self._redirect(link, None)
             return
         self._callers[link] = join
@@ -163,12 +167,13 @@ class CandidateMachine:
             self._close_pool()
 
     def _redirect_if_coordinator_known(self) -> None:
-        closed, coordinator = self._member_info.closed, self._member_info.coordinator
+        info = self._member_info
+        closed, coordinator = info.closed, info.coordinator
         if closed is not None:
             for link in list(self._callers):
                 self._out += [Send(link, closed), Send(link, m.ShutdownComplete())]
             self._close_pool()
-        elif coordinator is not None and coordinator.pod_uid != self.pod_uid:
+        elif coordinator is not None and coordinator.pod_uid != self.pod_uid and not info.doubts_coordinator:
             self._redirect_all(coordinator)
 
     # The election ---------------------------------------------------------------------------------------------------

@@ -298,9 +298,7 @@ class Coordinator:
         match message:
             case m.Ack() | m.Started() | m.Finished() | m.WorkerFailed():
                 self._on_phase(member, message, now)
-            case m.Progress() | m.Hung() | m.CollectiveTimes() | m.CopyFetched() if state.is_current(
-                member, message.token
-            ):
+            case m.Progress() | m.Hung() | m.CollectiveTimes() | m.CopyFetched():
                 self._on_running(member, message, now)
             case m.CopiesKept() | m.CopyStride():
                 self._on_copies(member, message)
@@ -347,6 +345,10 @@ class Coordinator:
     def _on_running(
         self, member: MemberRecord, message: m.Progress | m.Hung | m.CollectiveTimes | m.CopyFetched, now: float
     ) -> None:
+        if isinstance(message, m.Progress):
+            member.has_stopped = False  # even if its round is not adopted yet
+        if not self.state.is_current(member, message.token):
+            return  # of a round that is over
         match message:
             case m.Progress():
                 round_progress.on_step(self.state, member, message, now)

@@ -118,6 +118,7 @@ class Core:
             self.voter.hard_state,
             member.replacement_reason or member.unable_reason,
             member.lacks_launcher,
+            member.doubts_coordinator,
         )
 
     def handle(self, event: CoreEvent, now: float) -> list[CoreEffect]:
@@ -188,8 +189,9 @@ class Core:
             self._out.append(e.Hangup(link, CANNOT_STORE))
             return
         if self.coordinator is None and isinstance(message, m.Join):
+            silent_term = message.term if message.disconnected_silently else None
+            self._to_member(e.CalledBy(message.ip, silent_term))  # before: the candidate may have to keep the caller
             self._to_candidate(e.JoinReceived(link, message))
-            self._to_member(e.CalledBy(message.ip))
         else:
             self._to_role(e.Received(link, message))
 

@@ -209,10 +209,18 @@ class Unfit:
 
 
 @dataclass(frozen=True)
+class CoordinatorUnreachable:
+    """The coordinator's machine acknowledges no packet any more: see WatchCoordinator."""
+
+
+@dataclass(frozen=True)
 class CalledBy:
-    """A member without a coordinator has called this sidecar, which is not the coordinator either."""
+    """A member without a coordinator has called this sidecar, which is not the coordinator either. silent_term: of the
+    coordinator whose machine stopped responding to the caller; None: a kernel closed the caller's connection.
+    """
 
     ip: str
+    silent_term: Term | None = None
 
 
 @dataclass(frozen=True)
@@ -289,6 +297,7 @@ MemberEvent = (
     | LinkUp
     | FromCoordinator
     | LinkDown
+    | CoordinatorUnreachable
     | LeaveRequested
     | CalledBy
     | LeadershipAssumed
@@ -321,6 +330,13 @@ class Dial:
 @dataclass(frozen=True)
 class HangupCoordinator:
     reason: str
+
+
+@dataclass(frozen=True)
+class WatchCoordinator:
+    """For half a second, watch whether the coordinator's machine acknowledges packets. Report if it acknowledges none
+    (CoordinatorUnreachable). It costs the coordinator nothing while its machine responds.
+    """
 
 
 @dataclass(frozen=True)
@@ -389,6 +405,7 @@ MemberEffect = (
     | ToLauncher
     | Dial
     | HangupCoordinator
+    | WatchCoordinator
     | KeepLink
     | PlanCopies
     | FetchCopy

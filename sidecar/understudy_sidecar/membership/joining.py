@@ -136,7 +136,7 @@ def _resume(state: CoordinatorState, member: MemberRecord, link: int, join: m.Jo
         state.config_changes.send_snapshot_later(now)
     state.roster.reconnect(member, link)
     member.join, member.stepped, member.saved, member.last_heard = join, join.stepped, join.saved, now
-    member.kept, member.config_version = join.kept, join.config_version
+    member.kept, member.config_version, member.has_stopped = join.kept, join.config_version, join.has_stopped
     member.master_port, member.store_port = join.master_port, _store_port(join)
     member.record_connection(state.heartbeat)
     send_welcome(state, member)

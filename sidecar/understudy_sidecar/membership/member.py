@@ -19,6 +19,8 @@
     JOINED        Redirect                            DISCONNECTED  leadership is transferred: calls that standby
     JOINED        the link ends                       DISCONNECTED  calls the standby coordinators
     JOINED        three heartbeats are missing        DISCONNECTED  Disconnecting, hangs up, and calls the next host
+    JOINED        a step is late, and the machine of  DISCONNECTED  Disconnecting, hangs up, and calls the next host
+                  the coordinator does not respond
     JOINED        its fault gets no answer            DISCONNECTED  Disconnecting, hangs up, and calls the next host
     DISCONNECTED  Evicted, by the newest term         EVICTED       hangs up; the launcher exits with a code of its own
     JOINED        Evicted                             EVICTED       the same
@@ -48,6 +50,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.enums import RoundToken, WorkersState
 from understudy_protocol.launcher import SnapshotsStored
 from understudy_sidecar.membership import (
+    coordinator_watch,
     member_copies,
     member_end,
     member_launcher,
@@ -58,6 +61,7 @@ from understudy_sidecar.membership import (
 from understudy_sidecar.membership.events import (
     CalledBy,
     ClosedByOperator,
+    CoordinatorUnreachable,
     CopiesFlushed,
     CopiesPlanned,
     CopyEvent,
@@ -130,8 +134,8 @@ class Member:
                 member_link.on_link_down(me, silent=silent)
             case LeadershipAssumed(elected):
                 member_link.on_leadership_assumed(me, elected=elected)
-            case CalledBy(ip):
-                member_link.on_called_by(me, ip)
+            case CoordinatorUnreachable() | CalledBy():
+                self._on_lost_coordinator(event)
             case LeaveRequested() | Unfit() | ClosedByOperator():
                 member_end.on_event(me, event, now)
             case CopiesPlanned() | CopyOverwrites() | CopyFetched() | CopiesFlushed() | CopyStrideNeeded():
@@ -145,8 +149,19 @@ class Member:
         member_end.on_time(me, now)
         member_launcher.on_time(me, now)
         member_link.on_time(me, now)
+        coordinator_watch.on_time(me, now)
         member_workers.fence(me, now)
         return me.take_effects()
+
+    def _on_lost_coordinator(self, event: CoordinatorUnreachable | CalledBy) -> None:
+        """This member or another one may have lost its coordinator."""
+        me = self._me
+        match event:
+            case CoordinatorUnreachable():
+                coordinator_watch.on_unreachable(me, me.now)
+            case CalledBy(ip, silent_term):
+                member_link.on_called_by(me, ip)
+                coordinator_watch.on_called(me, silent_term, me.now)
 
     def _on_copies(self, event: CopyEvent) -> None:
         if isinstance(event, CopiesFlushed):
@@ -168,6 +183,7 @@ class Member:
             me.launcher.watch.deadline(),
             me.launcher.devices.deadline(),
             member_link.deadline(me),
+            coordinator_watch.deadline(me),
             member_workers.fenced_at(me),
         )
         return min((at for at in times if at is not None), default=None)
@@ -212,6 +228,11 @@ class Member:
     def coordinator(self) -> m.StandbyCoordinator | None:
         """The leader, as far as this member knows."""
         return self._me.coordinator
+
+    @property
+    def doubts_coordinator(self) -> bool:
+        """Whether another member has lost this coordinator, and this one looks at the coordinator's machine."""
+        return self._me.link.doubted_until is not None
 
     @property
     def lacks_launcher(self) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from understudy_protocol import membership as m
 from understudy_protocol.enums import WorkersState
 from understudy_protocol.snapshots import KeptSteps
+from understudy_sidecar.membership import member_steps
 from understudy_sidecar.membership.events import Dial, HangupCoordinator, KeepLink
 from understudy_sidecar.membership.member_state import MembershipState, MemberState
 
@@ -35,7 +36,7 @@ def on_link_down(me: MemberState, *, silent: bool) -> None:
     link.is_connected = link.has_voted = False
     link.answer_until = link.fault_reported_at = None
     if me.state is MembershipState.JOINED:
-        _lose_coordinator(me, silent=silent)
+        _lose_coordinator(me, silent=silent, machine_is_silent=silent)
         me.become(MembershipState.DISCONNECTED)
     if me.state is MembershipState.DISCONNECTED:
         me.become(MembershipState.DISCONNECTED)
@@ -55,7 +56,7 @@ def on_welcome(me: MemberState, welcome: m.Welcome, now: float) -> None:
 
 def update_join(me: MemberState, now: float) -> None:
     """Send the Join again on the same link if its content has changed before the Welcome came."""
-    if me.link.joined_situation != _situation(me):
+    if me.link.joined_situation != _situation(me, now):
         send_join(me, now)
 
 
@@ -67,6 +68,11 @@ def on_fault_sent(me: MemberState, now: float) -> None:
     """The coordinator has to answer the fault."""
     if me.state is MembershipState.JOINED and me.link.fault_reported_at is None:
         me.link.fault_reported_at = now
+
+
+def on_step_sent(me: MemberState) -> None:
+    """The coordinator knows that the training goes on."""
+    me.link.joined_stopped = False
 
 
 def on_coordinator_message(me: MemberState) -> None:
@@ -95,13 +101,15 @@ def on_called_by(me: MemberState, ip: str) -> None:
         disconnect_and_dial(me, f"called by {ip}, and no standby coordinator is known", ip)
 
 
-def disconnect_and_dial(me: MemberState, reason: str, named_ip: str = "", *, silent: bool = False) -> None:
+def disconnect_and_dial(
+    me: MemberState, reason: str, named_ip: str = "", *, silent: bool = False, machine_is_silent: bool = False
+) -> None:
     """Disconnect from the called sidecar or the coordinator, and call the next host."""
     if me.state not in (MembershipState.DISCONNECTED, MembershipState.JOINED):
         return
     me.send(m.Disconnecting(reason), while_joining=True)
     if me.state is MembershipState.JOINED:
-        _lose_coordinator(me, silent=silent)
+        _lose_coordinator(me, silent=silent, machine_is_silent=machine_is_silent)
     me.become(MembershipState.DISCONNECTED)
     hang_up(me, reason)
     _dial(me, named_ip)
@@ -133,7 +141,8 @@ def send_join(me: MemberState, now: float) -> None:
     identity, hard_state, link, end = me.identity, me.voter.hard_state, me.link, me.end
     leaving = end.leaving and replace(end.leaving, grace_s=max(0.0, end.leaving_until - now))
     drained_until = me.workers.drained_until
-    link.joined_situation, link.joined_term = _situation(me), hard_state.term
+    link.joined_situation, link.joined_term = _situation(me, now), hard_state.term
+    link.joined_stopped = _has_stopped(me, now)
     me.answer(
         m.Join(
             identity.pod_uid,
@@ -162,6 +171,7 @@ def send_join(me: MemberState, now: float) -> None:
             me.workers.saved,
             _kept(me),
             None if drained_until is None else max(0.0, drained_until - now),
+            link.joined_stopped,
         )
     )
 
@@ -203,8 +213,9 @@ def on_time(me: MemberState, now: float) -> None:
         disconnect_and_dial(me, "the called sidecar did not answer in time")
 
 
-def _lose_coordinator(me: MemberState, *, silent: bool) -> None:
-    me.link.disconnected_at, me.link.disconnected_silently = me.now, silent
+def _lose_coordinator(me: MemberState, *, silent: bool, machine_is_silent: bool) -> None:
+    link = me.link
+    link.disconnected_at, link.disconnected_silently, link.machine_is_silent = me.now, silent, machine_is_silent
     me.link.calls.reset()
 
 
@@ -216,7 +227,12 @@ def _dial(me: MemberState, named_ip: str = "") -> None:
     me.do(Dial(hosts, delay_s))
 
 
-def _situation(me: MemberState) -> tuple[object, ...]:
+def _has_stopped(me: MemberState, now: float) -> bool:
+    """See Join. While the member is joined, its last coordinator is the one before."""
+    return me.link.machine_is_silent and member_steps.is_late(me, now)
+
+
+def _situation(me: MemberState, now: float) -> tuple[object, ...]:
     workers = me.workers
     return (
         workers.token,
@@ -228,4 +244,5 @@ def _situation(me: MemberState) -> tuple[object, ...]:
         me.unable_reason,
         workers.saved,
         _kept(me),
+        _has_stopped(me, now),
     )

@@ -14,6 +14,7 @@ from understudy_sidecar.membership.calling import Calls
 from understudy_sidecar.membership.device_watch import DeviceWatch
 from understudy_sidecar.membership.events import Log, MemberEffect, ToCoordinator, ToLauncher
 from understudy_sidecar.membership.liveness import LauncherWatch, LeaderLease
+from understudy_sidecar.membership.stall import StepWatch
 from understudy_sidecar.membership.voter import Voter
 
 DEFAULT_HEARTBEAT_S = 5.0
@@ -71,6 +72,7 @@ class MemberWorkers:
     failure: m.WorkerFailed | None = None
     stepped: RoundToken = NO_ROUND  # the newest round in which a worker of this pod has made a step
     first_step_sent: RoundToken = NO_ROUND
+    steps: StepWatch = field(default_factory=StepWatch)  # of the newest round, in this pod
     replaced: RoundToken = NO_ROUND  # the newest round that gave the ranks of this pod to another one
     saved: SavedSteps | None = None  # the snapshots of this pod for its round, and the coordinator's choice
     fetched_since: RoundToken = NO_ROUND  # snapshots that were fetched for it or for later rounds count; NO_ROUND: none
@@ -116,11 +118,15 @@ class MemberLink:
     first_call_ip: str = ""  # first host of the call when its launcher connects
     joined_term: Term = NO_TERM  # the term in its newest Join
     joined_situation: tuple[object, ...] = ()  # the facts in its newest Join
+    joined_stopped: bool = False  # its newest Join has reported that, and no step was reported since
     heartbeat_s: float = DEFAULT_HEARTBEAT_S
     domain: str = ""
     fault_reported_at: float | None = None
     disconnected_at: float | None = None  # when its last coordinator was lost
     disconnected_silently: bool = False
+    machine_is_silent: bool = False  # of its last coordinator, and not only the process
+    look_at: float = 0.0  # when the coordinator's machine is looked at again; written by coordinator_watch.py
+    doubted_until: float | None = None  # another member has lost this coordinator; written by coordinator_watch.py
 
 
 @dataclass

@@ -2,8 +2,8 @@
 
 Rules: messages are ordered by their token: the member drops those of other rounds than its newest. Each member sends
 the first step of a round. Only the member of rank 0 sends the later steps: O(1) for the coordinator. A step after a
-reported hang is sent too: it cancels that report. If no coordinator has renewed the lease for the fence time, the
-launcher stops the workers.
+reported hang, or after a Join of a stopped training, is sent too: it cancels that report. If no coordinator has
+renewed the lease for the fence time, the launcher stops the workers.
 """
 
 from dataclasses import replace
@@ -57,7 +57,7 @@ def on_message(me: MemberState, message: object, now: float) -> None:
         case l.WorkerExited(token, local_rank, exit_code, signal, text, at, traceback) if token == workers.token:
             _on_failure(me, m.WorkerFailed(token, local_rank, exit_code, signal, text, at, traceback), now)
         case l.Stepped(token, step, total, median_s, at, pause_s, is_counted, since_s) if token == workers.token:
-            _on_step(me, m.Progress(token, step, total, median_s, at, pause_s, is_counted, since_s))
+            _on_step(me, m.Progress(token, step, total, median_s, at, pause_s, is_counted, since_s), now)
         case l.CollectiveTimes(token, local_rank, window, step_ns, entered, delays_ns) if token == workers.token:
             me.send(m.CollectiveTimes(token, local_rank, window, step_ns, entered, delays_ns))
         case l.Hung(token, local_rank, step, at, silent_s) if token == workers.token:
@@ -119,6 +119,7 @@ def on_assign(me: MemberState, assign: m.Assign) -> None:
         workers.token, workers.group_rank, workers.saved = assign.token, assign.group_rank, None
         workers.group_world_size, workers.state, workers.failure = assign.group_world_size, WorkersState.STARTING, None
         workers.drained_until = None
+        workers.steps.new_round()
         if assign.agent_store and assign.group_rank == 0:
             workers.store_port = 0  # a store is used for one round
         me.order(_start(assign))
@@ -195,11 +196,14 @@ def _on_failure(me: MemberState, failure: m.WorkerFailed, now: float) -> None:
     me.send(failure)
 
 
-def _on_step(me: MemberState, progress: m.Progress) -> None:
+def _on_step(me: MemberState, progress: m.Progress, now: float) -> None:
     workers = me.workers
     workers.stepped = progress.token
-    if workers.first_step_sent < progress.token or workers.group_rank == 0 or workers.hang_is_reported:
+    workers.steps.on_step(progress.median_step_s, now)
+    is_first = workers.first_step_sent < progress.token
+    if is_first or workers.group_rank == 0 or workers.hang_is_reported or me.link.joined_stopped:
         workers.first_step_sent, workers.hang_is_reported = progress.token, False
+        member_link.on_step_sent(me)
         me.send(progress)
 
 

@@ -5,9 +5,11 @@ the previous round are claimed and their workers train, the round continues with
 some have failed, the same members form the next round. All claims are of an older round if the previous coordinator
 formed a newer one, and no pod of that round has joined. The coordinator waits REBUILD_S for missing members. Once all
 expected members have joined (all voters except the previous coordinator's pod), it waits only RETURN_S, in which a
-crashed sidecar returns, or not at all if the training has broken anyway. It never waits for a pod that has ended (as
-the operator reports) or was evicted. A fault that the previous coordinator had reported is not reported or charged
-again. If workers failed while there was no coordinator, it is unknown which failed first.
+crashed sidecar returns, or not at all if the training has broken or stopped anyway. It has stopped if the machine of
+the previous coordinator did not respond to any member that has joined, and a step is late in all of them that have
+ranks. Then it does not wait for members without ranks either, if enough others have joined. It never waits for a pod
+that has ended (as the operator reports) or was evicted. A fault that the previous coordinator had reported is not
+reported or charged again. If workers failed while there was no coordinator, it is unknown which failed first.
 """
 
 from dataclasses import dataclass
@@ -102,6 +104,8 @@ def _replace_missing(state: CoordinatorState, previous: PreviousRound, now: floa
     expected = state.voter_configs.committed.voters | {
         rank_holder.pod_uid for rank_holder in rank_holders if rank_holder.group_rank not in previous.members
     }
+    if now < state.since + REBUILD_S:
+        expected -= _dispensable(state, previous) - {previous_uid}
     for uid in sorted(expected - state.roster.members.keys()):
         name, node = names.get(uid, (uid, ""))
         fault = Fault.NODE if uid in silent or node in silent_nodes else Fault.POD
@@ -215,12 +219,15 @@ def _silent_uids(state: CoordinatorState, coordinator_uid: str) -> set[str]:
 
     The previous coordinator's pod is one of them if no member saw its kernel close a connection.
     """
-    coordinator_uid = coordinator_uid or state.previous.coordinator_uid
     found = set() if state.previous.leader_snapshot is None else set(state.previous.leader_snapshot.silent_members)
-    joins = [x.join for x in state.roster.members.values() if x.join.disconnected_s is not None]
-    if joins and all(join.disconnected_silently for join in joins):
-        found.add(coordinator_uid)
+    if _coordinator_is_silent(state):
+        found.add(coordinator_uid or state.previous.coordinator_uid)
     return found
+
+
+def _coordinator_is_silent(state: CoordinatorState) -> bool:
+    joins = [x.join for x in state.roster.members.values() if x.join.disconnected_s is not None]
+    return bool(joins) and all(join.disconnected_silently for join in joins)
 
 
 def _disconnected_at(state: CoordinatorState, now: float) -> float:
@@ -278,12 +285,32 @@ def _gone(state: CoordinatorState) -> set[str]:
 
 def _rebuild_deadline(state: CoordinatorState, previous: PreviousRound) -> float:
     expected, gone = _expected(state), _gone(state)
-    if not expected or expected - state.roster.members.keys() - gone:
+    if not expected or expected - state.roster.members.keys() - gone - _dispensable(state, previous):
         return state.since + REBUILD_S
     if state.previous.running_pods:
         return state.since
     broken = any(x.workers in _ENDED for x in previous.members.values())
-    return state.since + (0.0 if broken else RETURN_S)
+    return state.since + (0.0 if broken or _has_stopped(state, previous) else RETURN_S)
+
+
+def _has_stopped(state: CoordinatorState, previous: PreviousRound) -> bool:
+    """Whether the previous round makes no step without the previous coordinator's machine: no process returns there."""
+    members = previous.members.values()
+    return bool(members) and all(x.has_stopped for x in members) and _coordinator_is_silent(state)
+
+
+def _dispensable(state: CoordinatorState, previous: PreviousRound) -> frozenset[str]:
+    """If the training has stopped: the voters without ranks, if there are enough other spares. Only their kernels end
+    their connections to the previous coordinator, so they join a few seconds later.
+    """
+    rank_holders, _ = _known_rank_holders(state, previous)
+    if len(rank_holders) != previous.size or not _has_stopped(state, previous):
+        return frozenset()
+    claimed = {member.uid for member in previous.members.values()}
+    spares = [x for x in state.roster.waiting_members() if x.uid not in claimed]
+    if len(spares) < previous.size - len(claimed):
+        return frozenset()
+    return state.voter_configs.committed.voters - {rank_holder.pod_uid for rank_holder in rank_holders}
 
 
 def _take_over(state: CoordinatorState, previous: PreviousRound) -> None:

@@ -32,6 +32,7 @@ class MemberRecord:
     failure: WorkerFailed | None = None  # of a claimed round, reported before the round was adopted
     saved: SavedSteps | None = field(init=False)  # its snapshots for the round of its Join
     kept: tuple[KeptSteps, ...] | None = field(init=False)  # the copies that it kept then; None: not known yet
+    has_stopped: bool = field(init=False)  # as its Join has reported, and no step was made since
     copy_stride: int = 1  # that it needs
     config_version: ConfigVersion = field(init=False)  # the newest that it has acknowledged
     assign: Assign | None = None  # of the running round; sent again to a member that reconnects without it
@@ -44,7 +45,7 @@ class MemberRecord:
     def __post_init__(self) -> None:
         self.uid, self.name, self.node = self.join.pod_uid, self.join.pod_name, self.join.node
         self.stepped, self.saved, self.kept = self.join.stepped, self.join.saved, self.join.kept
-        self.config_version = self.join.config_version
+        self.config_version, self.has_stopped = self.join.config_version, self.join.has_stopped
 
     def record_answer(self, heartbeat: int) -> None:
         """Only an answer shows that the member responds: another message may be delayed."""

@@ -20,11 +20,11 @@ class Calls:
 
     def __init__(self, key: bytes = KEY) -> None:
         self.ups: list[str] = []
-        self.downs = 0
+        self.downs = self.unreachable = 0
         self.messages: list[object] = []
         self.sockets: list[int | None] = []
         self.client = CoordinatorClient(
-            key, JOB, MEMBER_POD, self._up, self.messages.append, self._down, self.sockets.append
+            key, JOB, MEMBER_POD, self._up, self.messages.append, self._down, self.sockets.append, self._unreachable
         )
 
     def _up(self, host: str) -> None:
@@ -33,6 +33,9 @@ class Calls:
 
     def _down(self, _silent: bool) -> None:
         self.downs += 1
+
+    def _unreachable(self) -> None:
+        self.unreachable += 1
 
 
 @asynccontextmanager

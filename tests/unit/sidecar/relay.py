@@ -41,6 +41,11 @@ class Relay:
     def send(self, to: To, opcode: int, payload: bytes) -> None:
         self._writers[to].write(frame(opcode, payload, masked=to is To.SIDECAR))
 
+    def cut(self) -> None:
+        """End both connections at once."""
+        for writer in self._writers.values():
+            writer.transport.abort()
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             sidecar, to_sidecar = await asyncio.open_connection(*self._target[:2])

@@ -5,14 +5,19 @@ answer differently are in test_answers.py.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
+import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from tests.unit.sidecar.calling import Calls, at, dialing, refusing
 from tests.unit.sidecar.recording_handler import WELCOME, ServedSidecar, ended, serving, until
+from tests.unit.sidecar.relay import Relay
+from tests.unit.sidecar.silent_network import THERE, Cable, cable, may_lay_cables
 from tests.unit.virtual_time import in_virtual_time
 from understudy_protocol import membership as m
 from understudy_protocol import wire
@@ -235,3 +240,45 @@ async def test_a_message_of_an_unknown_type_is_dropped(served: ServedSidecar) ->
         served.handler.links[0].send_encoded(b'{"v":3,"type":"FromTheFuture"}')
         served.handler.links[0].send(WELCOME)
         await until(lambda: len(calls.messages) == 2)
+
+
+# The machine of the coordinator
+
+
+@contextlib.asynccontextmanager
+async def behind(far: Cable, served: ServedSidecar) -> AsyncIterator[Address]:
+    """The address of a sidecar at the far end of a cable."""
+    relay, listener = Relay(at(served)), far.socket()
+    listener.bind((THERE, 0))
+    server = await asyncio.start_server(relay.serve, sock=listener)
+    async with server:
+        yield Address(THERE, listener.getsockname()[1], is_pod=False)
+        relay.cut()
+
+
+@pytest.mark.skipif(not may_lay_cables(), reason="no right to make a network namespace")
+async def test_a_coordinator_behind_a_pulled_cable_is_reported_before_its_connection_ends(
+    served: ServedSidecar,
+) -> None:
+    with cable() as far:
+        async with behind(far, served) as address, dialing(address) as calls:
+            await until(lambda: calls.messages)
+            begun = looked_at = time.monotonic()
+
+            def looked() -> bool:
+                """Four times a second, as a member does."""
+                nonlocal looked_at
+                if time.monotonic() >= looked_at + 0.25:
+                    looked_at = time.monotonic()
+                    calls.client.watch()
+                return bool(calls.unreachable)
+
+            # given a coordinator that has nothing to send for 2 s: its kernel acknowledges the keepalives
+            await until(lambda: looked() or time.monotonic() > begun + 2.0)
+            assert (calls.unreachable, calls.downs) == (0, 0)
+            # when its machine is cut off
+            far.pull()
+            # then that is reported before the kernel ends the connection
+            await until(looked, limit_s=4.0)
+            assert calls.downs == 0
+            await until(lambda: calls.downs == 1)

@@ -123,6 +123,7 @@ class DrivenCoordinator:
         kept: tuple[KeptSteps, ...] | None = (),
         drain_s: float | None = None,
         config_version: ConfigVersion = NO_CONFIG,
+        has_stopped: bool = False,
     ) -> None:
         number = len(self._names) + 1
         self._links[name], self._names[number] = number, name
@@ -133,7 +134,7 @@ class DrivenCoordinator:
         known = m.Join(*role, term, leaving=leaving, group_world_size=group_world_size, history=history)
         join = replace(known, verdict=verdict, warm=warm, stepped=stepped, disconnected_s=disconnected_s)
         join = replace(join, disconnected_silently=disconnected_silently, unable_reason=unable_reason, saved=saved)
-        join = replace(join, kept=kept, drain_s=drain_s, config_version=config_version)
+        join = replace(join, kept=kept, drain_s=drain_s, config_version=config_version, has_stopped=has_stopped)
         self.do(Received(number, join))
 
     def receive(self, name: str, message: Any) -> None:

@@ -94,6 +94,27 @@ def test_waiting_callers_are_redirected_as_soon_as_a_coordinator_is_known() -> N
     assert pool.machine.state is CandidateState.IDLE
 
 
+def test_a_caller_that_lost_the_coordinator_of_this_sidecar_waits_until_its_member_has_decided() -> None:
+    # given a standby coordinator whose member is connected to a coordinator, which two callers have lost
+    pool = CandidatePool()
+    pool.do(e.Tick(), coordinator=ELSEWHERE, may_vote=False)
+    pool.do(e.Tick(), doubts_coordinator=True)
+    assert pool.call("b", "c") == []
+    # when the coordinator's machine responds, then they are redirected to it
+    assert pool.do(e.Tick(), doubts_coordinator=False) == sent_away(ELSEWHERE, 2) + sent_away(ELSEWHERE, 3)
+    # and when its member has lost the coordinator too, then it asks them for their votes
+    pool.do(e.Tick(), doubts_coordinator=True)
+    assert pool.call("b", "c") == []
+    requests = pool.do(e.Tick(), coordinator=None, may_vote=True, doubts_coordinator=False)
+    assert pool.vote_requests(requests) == {2: O2, 3: O2}
+
+
+def test_a_sidecar_that_is_no_standby_coordinator_keeps_no_such_caller() -> None:
+    pool = CandidatePool(leader_snapshot=False)
+    pool.do(e.Tick(), coordinator=ELSEWHERE, may_vote=False, doubts_coordinator=True)
+    assert pool.call("b") == sent_away(NOBODY, 2)
+
+
 @pytest.mark.parametrize("to", [ELSEWHERE, m.StandbyCoordinator("", "")], ids=["reachable", "lost"])
 def test_waiting_callers_are_redirected_to_the_coordinator_that_the_operator_has_appointed(
     to: m.StandbyCoordinator,

@@ -892,3 +892,140 @@ def test_the_snapshots_of_a_pod_that_lost_its_ranks_are_not_reported() -> None:
     driven.hear(m.Assign(newer, 0, 2, 0, 2, "10.0.0.1", 1, "a fault"))
     reported = driven.report(l.WorkersStarted(newer, SAVED))
     assert reported == [e.ToCoordinator(m.Started(newer, replace(SAVED, whole=())))]
+
+
+# The coordinator's machine
+
+LOOK = e.WatchCoordinator()
+LOST = e.ToCoordinator(m.Disconnecting("the coordinator's machine acknowledges no packet, and a step is late"))
+
+
+def stepping(rank: int = 1) -> DrivenMember:
+    """A member whose workers have just made a step, and make one every 0.1 s."""
+    driven = joined()
+    driven.hear(assign(R0, rank))
+    driven.report(l.WorkersStarted(R0))
+    driven.report(stepped(1))
+    return driven
+
+
+def stepped(step: int) -> l.Stepped:
+    return l.Stepped(R0, step, None, 0.1, 1000.0)
+
+
+def test_a_member_looks_at_the_machine_of_its_coordinator_for_3_s_after_a_step_is_late() -> None:
+    driven = stepping()
+    # given a training whose next step is late after twice its median step, at least 0.5 s, and the time of a report
+    assert LOOK not in driven.later(0.74)
+    # when it is late
+    assert driven.later(0.02) == [LOOK]
+    assert driven.later(3.0).count(LOOK) == 12
+    # then the member looks no more: a long save makes a step as late
+    assert LOOK not in driven.later(4.0)
+    # until a step is made, and the next one is late
+    driven.report(stepped(2))
+    assert LOOK in driven.later(0.8)
+
+
+def test_a_member_whose_step_is_late_leaves_a_coordinator_whose_machine_acknowledges_no_packet() -> None:
+    # given a member whose step is late
+    driven = stepping()
+    driven.later(0.8)
+    # when the machine of its coordinator does not respond
+    sent, *others = driven.do(e.CoordinatorUnreachable())
+    # then it calls the next host before its kernel ends the connection
+    assert sent == LOST
+    assert others[-1] == e.Dial(("10.0.0.9", e.SERVICE))
+    # and its Join reports both
+    (join,) = driven.do(e.LinkUp(e.SERVICE))
+    assert (join.message.disconnected_silently, join.message.has_stopped) == (True, True)
+
+
+def test_a_member_whose_workers_make_steps_stays() -> None:
+    """The training may run over another network."""
+    driven = stepping()
+    driven.later(0.7)
+    assert driven.do(e.CoordinatorUnreachable()) == []
+
+
+def test_drained_workers_that_save_are_not_late() -> None:
+    driven = stepping()
+    driven.hear(m.Drain(R0, 60.0))
+    assert LOOK not in driven.later(4.0)
+    assert driven.do(e.CoordinatorUnreachable()) == []
+
+
+def test_a_waiting_member_looks_if_another_member_has_lost_the_same_coordinator() -> None:
+    # given a spare
+    driven = joined()
+    assert driven.do(e.CoordinatorUnreachable()) == []
+    # when a member calls its sidecar, because the machine of the coordinator of this term went silent
+    assert driven.do(e.CalledBy("10.0.0.7", Term(1, 1))) == [LOOK]
+    assert driven.member.doubts_coordinator
+    # then it leaves this coordinator too if that machine does not respond
+    effects = driven.do(e.CoordinatorUnreachable())
+    assert e.Dial(("10.0.0.9", e.SERVICE)) in effects
+    assert not driven.member.doubts_coordinator
+    (join,) = driven.do(e.LinkUp(e.SERVICE))
+    assert join.message.disconnected_silently
+
+
+def test_a_member_that_looks_in_vain_for_a_second_stays() -> None:
+    driven = joined()
+    driven.do(e.CalledBy("10.0.0.7", Term(1, 1)))
+    assert driven.later(0.99) == [LOOK, LOOK, LOOK]
+    assert driven.member.doubts_coordinator
+    driven.later(0.02)
+    assert not driven.member.doubts_coordinator
+    assert driven.do(e.CoordinatorUnreachable()) == []
+
+
+@pytest.mark.parametrize("term", [None, Term(1, 2)], ids=["a kernel closed its connection", "of another coordinator"])
+def test_other_callers_cause_no_look(term: Term | None) -> None:
+    driven = joined()
+    assert driven.do(e.CalledBy("10.0.0.7", term)) == []
+    assert not driven.member.doubts_coordinator
+
+
+def test_a_called_member_whose_workers_make_steps_leaves_only_when_a_step_is_late() -> None:
+    driven = stepping()
+    driven.later(0.7)
+    driven.do(e.CalledBy("10.0.0.7", Term(1, 1)))
+    assert driven.do(e.CoordinatorUnreachable()) == []
+    driven.later(0.1)
+    assert LOST in driven.do(e.CoordinatorUnreachable())
+
+
+def test_the_first_step_after_a_join_of_a_stopped_training_is_sent_by_each_member() -> None:
+    # given a member that is not of rank 0, and has joined another coordinator while its step was late
+    driven = stepping(rank=1)
+    driven.later(0.8)
+    driven.do(e.LinkDown(True), e.LinkUp("10.0.0.9"))
+    driven.hear(replace(WELCOME, term=Term(1, 2)))
+    # when it makes steps
+    first, second = driven.report(stepped(2)), driven.report(stepped(3))
+    # then it sends the first one, which shows that the training goes on
+    assert [x.message.step for x in first] == [2]
+    assert second == []
+
+
+def test_a_step_before_the_welcome_is_reported_by_another_join() -> None:
+    driven = stepping(rank=1)
+    driven.later(0.8)
+    driven.do(e.LinkDown(True))
+    (before,) = driven.do(e.LinkUp("10.0.0.9"))
+    driven.report(stepped(2))
+    joins = [x.message for x in driven.hear(replace(WELCOME, term=Term(1, 2))) if isinstance(x, e.ToCoordinator)]
+    after = next(x for x in joins if isinstance(x, m.Join))
+    assert (before.message.has_stopped, after.has_stopped) == (True, False)
+
+
+def test_a_coordinator_whose_process_alone_hangs_may_return() -> None:
+    """Its kernel acknowledges packets, so the workers of its pod may train."""
+    # given a member whose step is late, and whose coordinator confirms no heartbeat
+    driven = stepping()
+    driven.later(HEARD_S)
+    # when it calls another one
+    (join,) = driven.do(e.LinkUp(e.SERVICE))
+    # then its Join does not report that the training has stopped with a machine
+    assert (join.message.disconnected_silently, join.message.has_stopped) == (True, False)

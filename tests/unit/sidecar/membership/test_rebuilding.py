@@ -7,6 +7,7 @@ import pytest
 from tests.unit.sidecar.membership.driven import START, DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import (
+    NO_ROUND,
     CloseReason,
     ConfigVersion,
     Fault,
@@ -729,3 +730,98 @@ def test_if_the_workers_of_its_peers_fail_the_next_round_follows_at_once() -> No
     driven.later(1.0, "spare-0", "active-1", "active-2")
     driven.fail_worker("active-1", at_round=ROUND)
     assert driven.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
+
+
+def after_a_coordinator_with_ranks(*, knows_ranks: bool = True, min_actives: int = 0) -> DrivenCoordinator:
+    """The successor of active-0, which coordinated a round of three pods, with the spares spare-0 and spare-1."""
+    ranks = tuple(m.RankHolder(rank, f"uid-active-{rank}", f"active-{rank}", f"node-{rank}") for rank in range(3))
+    voters = (*(f"uid-active-{rank}" for rank in range(3)), "uid-spare-0", "uid-spare-1")
+    leader_snapshot = m.LeaderSnapshot(ConfigVersion(1, 1, 1), voters, (), "uid-active-0", {})
+    known = replace(leader_snapshot, token=ROUND, rank_holders=ranks if knows_ranks else ())
+    return DrivenCoordinator(3, elected=known, min_actives=min_actives)
+
+
+def join_without_step(driven: DrivenCoordinator, *pods: str, silently: bool = True, late: bool = True) -> None:
+    for pod in pods:
+        rank = None if pod.startswith("spare") else int(pod[-1])
+        token, workers = (NO_ROUND, WorkersState.IDLE) if rank is None else (ROUND, RUNNING)
+        is_late = late and rank is not None
+        driven.join(pod, token, rank, workers, disconnected_s=1.5, disconnected_silently=silently, has_stopped=is_late)
+
+
+NEXT_RANKS = {"spare-0": 0, "active-1": 1, "active-2": 2}
+
+
+def test_if_the_training_stopped_with_the_machine_of_the_coordinator_nobody_waits_for_its_sidecar() -> None:
+    # given members whose next step is late, and whose connections to the coordinator no kernel has closed
+    driven = after_a_coordinator_with_ranks()
+    # when all of them have joined
+    join_without_step(driven, "spare-0", "spare-1", "active-1", "active-2")
+    # then the next round is formed at once, and the node is named
+    assert driven.assigned() == NEXT_RANKS
+    assert (driven.recovery().fault, driven.recovery().cause.node) == (Fault.NODE, "node-0")
+
+
+@pytest.mark.parametrize(
+    ("silently", "late"),
+    [(False, True), (True, False)],
+    ids=["a kernel closed the connections, so only the sidecar may have crashed", "the training may make steps"],
+)
+def test_otherwise_the_sidecar_of_the_coordinator_may_return(silently: bool, late: bool) -> None:
+    driven = after_a_coordinator_with_ranks()
+    join_without_step(driven, "spare-0", "spare-1", "active-1")
+    join_without_step(driven, "active-2", silently=silently, late=late)
+    driven.later(4.9, "spare-0", "spare-1", "active-1", "active-2")
+    assert driven.assigned() == {}
+    driven.join("active-0", ROUND, 0, RUNNING)
+    assert driven.token == ROUND
+
+
+def test_a_step_after_the_join_shows_that_the_training_goes_on() -> None:
+    # given members that have joined with a late step
+    driven = after_a_coordinator_with_ranks()
+    join_without_step(driven, "active-1", "active-2")
+    # when one of them makes a step before all have joined
+    driven.receive("active-1", m.Progress(ROUND, 7, None, 0.1, START))
+    join_without_step(driven, "spare-0", "spare-1")
+    # then the sidecar of the coordinator may return
+    driven.later(4.9, "spare-0", "spare-1", "active-1", "active-2")
+    assert driven.assigned() == {}
+    driven.later(0.2, "spare-0", "spare-1", "active-1", "active-2")
+    assert driven.assigned() == NEXT_RANKS
+
+
+def test_a_stopped_training_waits_for_no_spare_that_it_does_not_need() -> None:
+    """Its kernel ends its connection to the coordinator only after 3 s."""
+    # given a training that has stopped, and two spares, one of which joins later
+    driven = after_a_coordinator_with_ranks()
+    join_without_step(driven, "active-1", "active-2")
+    assert driven.assigned() == {}
+    # when the other spare joins
+    join_without_step(driven, "spare-0")
+    # then the next round is formed, and the missing spare is not reported as lost
+    assert driven.assigned() == NEXT_RANKS
+    assert [x.pod_name for x in driven.coordinator.snapshot().lost] == ["active-0"]
+
+
+def test_a_stopped_training_waits_for_all_voters_if_its_ranks_are_unknown() -> None:
+    driven = after_a_coordinator_with_ranks(knows_ranks=False)
+    join_without_step(driven, "active-1", "active-2", "spare-0")
+    driven.later(11.9, "active-1", "active-2", "spare-0")
+    assert driven.assigned() == {}
+
+
+def test_an_elastic_training_that_has_stopped_waits_for_a_spare() -> None:
+    driven = after_a_coordinator_with_ranks(min_actives=2)
+    join_without_step(driven, "active-1", "active-2")
+    driven.later(3.0, "active-1", "active-2")
+    assert driven.coordinator.phase is RoundPhase.REBUILDING
+    join_without_step(driven, "spare-0")
+    assert driven.assigned() == NEXT_RANKS
+
+
+def test_a_stopped_training_waits_for_a_second_pod_with_ranks() -> None:
+    driven = after_a_coordinator_with_ranks()
+    join_without_step(driven, "active-1", "spare-0", "spare-1")
+    driven.later(11.9, "active-1", "spare-0", "spare-1")
+    assert driven.assigned() == {}
