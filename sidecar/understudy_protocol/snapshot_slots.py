@@ -50,6 +50,7 @@ from understudy_protocol.snapshot_files import (
     STORING_OFFSET,
 )
 from understudy_protocol.snapshot_storage import SnapshotStorageError, agreed_choice
+from understudy_protocol.snapshots import MAX_STEP
 
 BLOCK_BYTES = 1 << 16
 _NOT_FETCHED = (0, 0, 0)
@@ -264,8 +265,8 @@ class SnapshotSlots:
 
     def _checked_step(self, step: Any) -> int:
         """Of the snapshots of a round, that with the largest step is the newest one, also in the copies."""
-        if type(step) is not int or not 0 <= step < 1 << 63:
-            raise UnsuitableState(f"its step is {step!r}: expected a whole number, 0 or more")
+        if type(step) is not int or not 0 <= step <= MAX_STEP:
+            raise UnsuitableState(f"its step is {step!r}: expected a whole number from 0 to 2^53 - 1")
         if self._saved is not None and step <= self._saved:
             raise UnsuitableState(
                 f"step {self._saved} was saved before, and of two snapshots, the one with the larger step is the newer "

@@ -96,6 +96,16 @@ def test_a_step_that_is_not_larger_than_the_last_saved_one_is_not_stored(
     )
 
 
+def test_a_step_that_the_operator_cannot_read_is_not_stored(rounds: Rounds, capfd: pytest.CaptureFixture[str]) -> None:
+    of_rank = worker(rounds)
+    assert of_rank.load(unpack) == STATE
+    assert [of_rank.save(step, STATE, pack) for step in (1 << 53, (1 << 53) - 1)] == [False, True]
+    assert capfd.readouterr().err == (
+        "understudy: snapshot.save(9007199254740992) has stored nothing: its step is 9007199254740992: expected a whole "
+        "number from 0 to 2^53 - 1\n"
+    )
+
+
 def blocked(began: threading.Event, until: threading.Event) -> Pack:
     """A save that waits within its copy, but not forever."""
 
