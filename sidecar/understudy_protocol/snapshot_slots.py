@@ -194,7 +194,7 @@ class SnapshotSlots:
                 f"the snapshot {path} cannot be restored ({error}), and is discarded: the next round restores an older "
                 "one, or a checkpoint. Check the storage"
             ) from error
-        _log(f"restored step {step} from {path}")
+        _log(f"restored step {step} from {path}{choice.reason and '; '}{choice.reason}")
         self.reason, self._target, self._newest = "", 1 - slot, step
         return restored
 

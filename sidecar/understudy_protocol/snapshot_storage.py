@@ -54,7 +54,9 @@ class StoredStep:
 
 @dataclass(frozen=True)
 class StorageChoice:
-    """name: of the folder that the round restores; "": none, and `reason` says why."""
+    """name: of the folder that the round restores; "": none, and `reason` says why. With a name, `reason` is about newer
+    snapshots of another world size; "": there are none.
+    """
 
     name: str
     reason: str = ""
@@ -128,7 +130,11 @@ def choose(
     ]
     if not older:
         return StorageChoice("", f"no complete snapshot in {folder} is older than step {before_step}")
-    return StorageChoice(older[0].name)
+    newer = [x for x in steps if x > older[0] and x.world_size != world_size]
+    if not newer:
+        return StorageChoice(older[0].name)
+    ranks, step = newer[0].world_size, newer[0].saved.step
+    return StorageChoice(older[0].name, f"the newer snapshot of step {step} is of {ranks} ranks, and is not restored")
 
 
 def agreed_choice(
