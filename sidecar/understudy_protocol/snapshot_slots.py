@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 from understudy_protocol.enums import RoundToken
-from understudy_protocol.pod import ENV_ROUND, ENV_SNAPSHOT_FD
+from understudy_protocol.pod import ENV_ROUND, ENV_SNAPSHOT_FD, ENV_SNAPSHOT_STORAGE_PATH
 from understudy_protocol.snapshot_files import (
     COPIED,
     COPIED_OFFSET,
@@ -413,6 +413,30 @@ def slots_of_process() -> Optional[SnapshotSlots]:
         except (OSError, ValueError, KeyError, OverflowError, struct.error):
             _found = None
     return _found
+
+
+def load_in_process(unpack: Unpack) -> Optional[Any]:
+    """As SnapshotSlots.load. A pod without memory for snapshots restores none, and then no other rank may restore one:
+    the training would continue from a mixture of states. Raises SnapshotStorageError, too, if the others restore one.
+    """
+    slots = slots_of_process()
+    if slots is not None:
+        return slots.load(unpack)
+    folder = os.environ.get(ENV_SNAPSHOT_STORAGE_PATH)
+    if not folder:
+        return None
+    try:
+        token = RoundToken(*map(int, os.environ[ENV_ROUND].split(".")))
+        rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    except (KeyError, ValueError, TypeError):
+        return None
+    choice = agreed_choice(folder, token, rank, world_size, None, _log, has_memory=False)
+    if choice.name:
+        raise SnapshotStorageError(
+            f"this pod has no memory for snapshots, so rank {rank} cannot restore {os.path.join(folder, choice.name)}, "
+            "which the other ranks restore: the first lines of the pod's log have the reason"
+        )
+    return None
 
 
 def reason() -> str:

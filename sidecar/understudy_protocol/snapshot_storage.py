@@ -32,6 +32,7 @@ FAILED = ".failed"
 #: A training that fails again within so many steps of the suspect one has got no further.
 _SAME_STEPS = 3
 WAIT_S = 300.0
+NO_MEMORY_IN_RANK_0 = "rank 0 has no memory for snapshots, so no rank restores one"
 _LOG_AFTER_S = 10.0
 
 
@@ -138,14 +139,24 @@ def choose(
 
 
 def agreed_choice(
-    folder: str, token: RoundToken, rank: int, world_size: int, before_step: Optional[int], log: Callable[[str], None]
+    folder: str,
+    token: RoundToken,
+    rank: int,
+    world_size: int,
+    before_step: Optional[int],
+    log: Callable[[str], None],
+    *,
+    has_memory: bool = True,
 ) -> StorageChoice:
-    """The choice of rank 0 for this round. Raises SnapshotStorageError."""
+    """The choice of rank 0 for this round. has_memory: this rank can restore one. Raises SnapshotStorageError."""
     path = os.path.join(folder, f"{_CHOICE}{token.epoch}.{token.term}.{token.round}")
     try:
         _check_folder(folder)
         if rank == 0:
-            choice, suspicion = _choose(folder, token, world_size, before_step)
+            if has_memory:
+                choice, suspicion = _choose(folder, token, world_size, before_step)
+            else:
+                choice, suspicion = StorageChoice("", NO_MEMORY_IN_RANK_0), _last_suspicion(folder, token)
             _publish(path, choice, token, suspicion)
             return choice
         return _wait_for(path, log)
