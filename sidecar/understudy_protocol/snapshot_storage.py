@@ -55,8 +55,8 @@ class StoredStep:
 
 @dataclass(frozen=True)
 class StorageChoice:
-    """name: of the folder that the round restores; "": none, and `reason` says why. With a name, `reason` is about newer
-    snapshots of another world size; "": there are none.
+    """name: of the folder that the round restores; "": none, and `reason` says why. With a name, `reason` is about
+    newer snapshots of another world size; "": there are none.
     """
 
     name: str

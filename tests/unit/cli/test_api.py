@@ -134,7 +134,10 @@ def test_the_line_end_after_a_token_is_not_a_part_of_it() -> None:
 
 @pytest.mark.parametrize(
     ("access", "name"),
-    [({"token": "first\nsecond"}, "Authorization"), ({"impersonation": [("Impersonate-User", "j\u014drg")]}, "Impersonate-User")],
+    [
+        ({"token": "first\nsecond"}, "Authorization"),
+        ({"impersonation": [("Impersonate-User", "j\u014drg")]}, "Impersonate-User"),
+    ],
 )
 def test_text_that_no_header_can_have_is_reported_and_not_printed(access: dict[str, Any], name: str) -> None:
     with scripted({PODS: [Answer({})]}) as server, pytest.raises(WrongCall) as raised:

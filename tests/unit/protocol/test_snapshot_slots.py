@@ -105,8 +105,8 @@ def test_a_step_that_the_operator_cannot_read_is_not_stored(rounds: Rounds, capf
     assert of_rank.load(unpack) == STATE
     assert [of_rank.save(step, STATE, pack) for step in (1 << 53, (1 << 53) - 1)] == [False, True]
     assert capfd.readouterr().err == (
-        "understudy: snapshot.save(9007199254740992) has stored nothing: its step is 9007199254740992: expected a whole "
-        "number from 0 to 2^53 - 1\n"
+        "understudy: snapshot.save(9007199254740992) has stored nothing: its step is 9007199254740992: expected a "
+        "whole number from 0 to 2^53 - 1\n"
     )
 
 
@@ -211,9 +211,7 @@ def test_no_rank_restores_a_snapshot_on_storage_if_rank_0_has_no_memory(
     assert choice_of(folder, 1) == StorageChoice("", "rank 0 has no memory for snapshots, so no rank restores one")
 
 
-def test_a_rank_without_memory_trains_if_the_others_restore_none(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_without_memory_trains_if_the_others_restore_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     (folder / SAVED_ON_STORAGE / "1").unlink()
     assert choice_of(folder, 0).name == ""

@@ -148,7 +148,7 @@ def _recoveries_of(job: JobRecoveries) -> Iterator[tuple[str, float]]:
 
 
 def encode_memory(memory: Memory) -> dict[str, str]:
-    """As the data of a ConfigMap: a JSON list for each node. Without the oldest offenses if there is no room for all."""
+    """As the data of a ConfigMap: a JSON list for each node. The oldest offenses are left out if there is no room."""
     texts = {node: [_encode_offence(offence) for offence in known] for node, known in memory.by_node.items()}
     surplus = sum(_size(node) + 2 + sum(map(_size, known)) for node, known in texts.items()) - MAX_BYTES
     oldest = ((offence.at, node) for node, known in memory.by_node.items() for offence in known)

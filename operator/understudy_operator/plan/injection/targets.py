@@ -280,5 +280,6 @@ def _check_failure_policy(spec: Raw, path: str) -> None:
             raise Objection(
                 f"{path}.podFailurePolicy.rules[{number}] fails the Job at an exit code of one pod, but the training "
                 "recovers from lost pods, and their exit codes may be those of the launcher or the sidecar: remove the "
-                f"rule. Annotations {PREFIX}max-restarts and {PREFIX}max-identical-failures limit failures of the script"
+                f"rule. Annotations {PREFIX}max-restarts and {PREFIX}max-identical-failures limit failures of the "
+                "script"
             )

@@ -243,7 +243,8 @@ def test_a_full_memory_fits_into_a_config_map_and_the_oldest_offenses_are_not_st
     assert sum(len(key) + len(text.encode()) for key, text in data.items()) < 1 << 20
     # and each node has lost only its oldest offenses
     stored = node_history.decode_memory(data).by_node
-    assert {node: own[: len(stored[node])] for node, own in _newest_first(known.by_node).items()} == _newest_first(stored)
+    newest = {node: own[: len(stored[node])] for node, own in _newest_first(known.by_node).items()}
+    assert newest == _newest_first(stored)
     lost = {len(known.by_node[node]) - len(stored[node]) for node in nodes}
     assert max(lost) - min(lost) <= 1
     assert min(lost) < 3

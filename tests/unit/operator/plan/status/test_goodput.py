@@ -359,7 +359,6 @@ def test_a_preempted_job_is_suspended_until_it_has_quota_and_then_restarts():
     account.reconcile(3801.0, trains(111, 3800.0, since=3800.0, recoveries=recovered))
     # then the queue does not count as lost time
     assert account.seconds["suspended"] == 3600.0
-    assert account.goodput.part is Part.PRODUCTIVE
     assert [(x.fault, x.seconds) for x in account.goodput.lost] == [(Fault.PROCESS, 30.0)]
 
 
