@@ -78,6 +78,7 @@ REASONS = {
     "WebhookUnavailable": "An admission webhook does not respond.",
     "NamespaceTerminating": "The namespace is being deleted.",
     "Forbidden": "The operator lacks a right.",
+    "NameTaken": "Another object has the name of an object that the job needs.",
     "ServerError": "The API server returned an error of 500 or above.",
     "Preempted": "The scheduler or Kueue has preempted a spare for a pod of higher priority.",
     "Evicted": "A spare was evicted, for example by `kubectl drain`.",
@@ -136,6 +137,7 @@ EVENTS = {
     "WebhookUnavailable": "An admission webhook does not respond.",
     "NamespaceTerminating": "The namespace is being deleted.",
     "Forbidden": "The operator lacks a right.",
+    "NameTaken": "Another object has the name of an object that the pool needs.",
     "ServerError": "The API server returned an error of 500 or above.",
 }
 

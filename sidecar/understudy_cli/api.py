@@ -198,17 +198,17 @@ class Api:
         except urllib3.exceptions.HTTPError as error:
             raise no_answer(self.access.server, error) from error
 
-    def _headers(self, method: str) -> dict[str, str]:
+    def _headers(self, method: str) -> urllib3.HTTPHeaderDict:
         content = "application/merge-patch+json" if method == "PATCH" else "application/json"
-        headers = {"Accept": "application/json, */*", "Content-Type": content}
+        headers = urllib3.HTTPHeaderDict({"Accept": "application/json, */*", "Content-Type": content})
         headers |= {"Accept-Encoding": "identity", "User-Agent": "understudy"}
         if token := self._bearer.token():
             headers["Authorization"] = f"Bearer {token}"
         elif self.access.user:
             pair = f"{self.access.user}:{self.access.password}".encode()
             headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
-        if self.access.impersonate:
-            headers["Impersonate-User"] = self.access.impersonate
+        for name, value in self.access.impersonation:
+            headers.add(name, value)
         for name, value in headers.items():
             if not (value.isascii() and value.isprintable()):
                 raise WrongCall(

@@ -6,15 +6,18 @@ paths. Several files merge as in kubectl: the first file that has a name, or the
 
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from understudy_cli.command_errors import WrongCall
 from understudy_cli.fields import entries, flag, get, table, text
 
 DEFAULT_NAMESPACE = "default"
+#: Characters of a header's name besides letters, digits and those that quote() keeps.
+_IN_HEADER_NAMES = "!#$&'*+^`|"
 #: The folder in which the kubelet mounts a pod's service account.
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -50,7 +53,7 @@ class Access:
     user: str = field(default="", repr=False)
     password: str = field(default="", repr=False)
     credentials: Exec | None = None
-    impersonate: str = ""
+    impersonation: tuple[tuple[str, str], ...] = ()  # the headers for it; a name may repeat
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ def read_access(files: Sequence[ConfigFile], context: str = "") -> Access:
         user=_secret(user, "username"),
         password=_secret(user, "password"),
         credentials=_exec(user, user_file),
-        impersonate=text(user, "as"),
+        impersonation=tuple(_impersonation(user, user_name)),
     )
 
 
@@ -132,6 +135,32 @@ def _secret(raw: Mapping[str, Any], name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
+def _impersonation(user: Mapping[str, Any], name: str) -> Iterator[tuple[str, str]]:
+    """The headers of the account as which a user acts. Raises WrongCall."""
+    account, uid = _secret(user, "as"), _secret(user, "as-uid")
+    groups, extra = _texts(user, "as-groups"), table(user, "as-user-extra")
+    if not account:
+        if uid or groups or extra:
+            raise WrongCall(
+                f"user {name} of the kubeconfig has as-uid, as-groups or as-user-extra, but not as: set as to the "
+                "name of an account, or remove them"
+            )
+        return
+    yield "Impersonate-User", account
+    if uid:
+        yield "Impersonate-Uid", uid
+    for group in groups:
+        yield "Impersonate-Group", group
+    for key in (key for key in extra if isinstance(key, str)):
+        for value in _texts(extra, key):
+            yield f"Impersonate-Extra-{quote(key, safe=_IN_HEADER_NAMES)}", value
+
+
+def _texts(raw: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    value = get(raw, name)
+    return tuple(word for word in (value if isinstance(value, list) else ()) if isinstance(word, str))
+
+
 def _pem(raw: Mapping[str, Any], name: str, file: ConfigFile) -> bytes | Path | None:
     data = _secret(raw, f"{name}-data")
     if data:
@@ -147,12 +176,10 @@ def _exec(user: Mapping[str, Any], file: ConfigFile) -> Exec | None:
     given = table(user, "exec")
     if not given:
         return None
-    value = get(given, "args")
-    arguments = tuple(word for word in (value if isinstance(value, list) else ()) if isinstance(word, str))
     environment = {_secret(entry, "name"): _secret(entry, "value") for entry in entries(given, "env")}
     return Exec(
         command=_secret(given, "command"),
-        arguments=arguments,
+        arguments=_texts(given, "args"),
         environment=environment,
         api_version=_secret(given, "apiVersion"),
         install_hint=text(given, "installHint"),

@@ -25,6 +25,7 @@ from understudy_protocol.snapshot_slots import (
     UnsuitableState,
     WrongLibraryError,
     complain,
+    load_in_process,
     reason,
     slots_of_process,
 )
@@ -78,8 +79,7 @@ def load(like: Optional[Any] = None) -> Optional[Any]:
     SnapshotStorageError if the storage cannot be read; ValueError if `like` does not fit; WrongLibraryError, a
     ValueError, if understudy_torch has saved the snapshot; and RuntimeError after a save() of this process.
     """
-    slots = slots_of_process()
-    loaded = None if slots is None else slots.load(_unpack)
+    loaded = load_in_process(_unpack)
     if loaded is None:
         return None
     return _plain(loaded, loaded.tree, "state") if like is None else _restored(loaded, like)

@@ -136,6 +136,8 @@ def worker_environment(
     env[pod.ENV_STEP_FD] = ",".join(map(str, step_files))
     if snapshot_file is not None:
         env[pod.ENV_SNAPSHOT_FD] = str(snapshot_file)
+    elif pod.ENV_SNAPSHOT_STORAGE_PATH in launcher:
+        env[pod.ENV_SNAPSHOT_STORAGE_PATH] = launcher[pod.ENV_SNAPSHOT_STORAGE_PATH]
     env["JOB_COMPLETION_INDEX"] = str(start.group_rank)
     if error_file is not None:
         env[_ERROR_FILE] = error_file

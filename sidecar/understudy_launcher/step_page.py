@@ -18,6 +18,7 @@ from typing import Optional
 
 from understudy_launcher import process_table
 from understudy_launcher.events import CollectivesRead, StepsRead
+from understudy_protocol.snapshots import MAX_STEP
 
 MAGIC = 0x75_6E_64_73_74_65_70_31
 BELL, PAGE = "bell", "page-"  # files of a folder; a page's name ends with the local rank
@@ -62,9 +63,9 @@ class StepPage:
             return None
         self._words = words
         _, calls, step, total, at_ns, pid, stack_signal, first_ns = _WORDS.unpack(words)
-        if calls <= 0 or step < 0:
+        if calls <= 0 or not 0 <= step <= MAX_STEP:
             return None
-        of_all, at, first_at = total if total >= 0 else None, at_ns / 1e9, first_ns / 1e9
+        of_all, at, first_at = total if 0 <= total <= MAX_STEP else None, at_ns / 1e9, first_ns / 1e9
         return StepReading(calls, step, of_all, at, pid, stack_signal, first_at, is_counted=total == _COUNTED)
 
     def steps_read(self, local_rank: int) -> list[StepsRead]:

@@ -18,7 +18,7 @@ class Part(Enum):
     RESTART = "Restart"  # from there until the next step
     CAPACITY = "Capacity"  # as before, but a rank was vacant, and no pod could take it
     STARTING = "Starting"  # before the first step of the job, or after a suspension
-    SUSPENDED = "Suspended"
+    SUSPENDED = "Suspended"  # or the job waited for quota in a queue
     ENDING = "Ending"  # after the last step of the job
     WITHOUT_STEPS = "WithoutSteps"  # all workers run, and the script has never reported a step
     UNKNOWN = "Unknown"  # no operator observed the job, and the coordinator of that time was lost

@@ -268,7 +268,8 @@ class Finished:
 class Progress:
     """A completed step. Sent for the first step of a round, then at most four times a second.
 
-    pause_s, is_counted, since_first_s: as in the launcher's Stepped.
+    pause_s, is_counted, since_first_s: as in the launcher's Stepped. at: coordinators of older images require it, and
+    no coordinator reads it.
     """
 
     token: RoundToken

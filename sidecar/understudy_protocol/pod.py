@@ -149,6 +149,7 @@ ENV_SNAPSHOT_BYTES = "UNDERSTUDY_SNAPSHOT_BYTES"  # the largest state of a rank;
 ENV_SNAPSHOT_EVERY = "UNDERSTUDY_SNAPSHOT_EVERY"  # snapshot.save() stores one of this many calls; 1 unless set
 ENV_SNAPSHOT_COPIES = "UNDERSTUDY_SNAPSHOT_COPIES"  # other pods that keep a copy of each snapshot; 0 unless set
 #: A folder for snapshots, in the trainer container; not set: none are stored. One of so many steps; so many of them.
+#: Workers get the folder only if their pod has no memory for snapshots.
 ENV_SNAPSHOT_STORAGE_PATH = "UNDERSTUDY_SNAPSHOT_STORAGE_PATH"
 ENV_SNAPSHOT_STORAGE_EVERY = "UNDERSTUDY_SNAPSHOT_STORAGE_EVERY"
 ENV_SNAPSHOT_STORAGE_KEEP = "UNDERSTUDY_SNAPSHOT_STORAGE_KEEP"

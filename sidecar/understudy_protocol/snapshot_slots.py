@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 from understudy_protocol.enums import RoundToken
-from understudy_protocol.pod import ENV_ROUND, ENV_SNAPSHOT_FD
+from understudy_protocol.pod import ENV_ROUND, ENV_SNAPSHOT_FD, ENV_SNAPSHOT_STORAGE_PATH
 from understudy_protocol.snapshot_files import (
     COPIED,
     COPIED_OFFSET,
@@ -50,6 +50,7 @@ from understudy_protocol.snapshot_files import (
     STORING_OFFSET,
 )
 from understudy_protocol.snapshot_storage import SnapshotStorageError, agreed_choice
+from understudy_protocol.snapshots import MAX_STEP
 
 BLOCK_BYTES = 1 << 16
 _NOT_FETCHED = (0, 0, 0)
@@ -193,7 +194,7 @@ class SnapshotSlots:
                 f"the snapshot {path} cannot be restored ({error}), and is discarded: the next round restores an older "
                 "one, or a checkpoint. Check the storage"
             ) from error
-        _log(f"restored step {step} from {path}")
+        _log(f"restored step {step} from {path}{choice.reason and '; '}{choice.reason}")
         self.reason, self._target, self._newest = "", 1 - slot, step
         return restored
 
@@ -264,8 +265,8 @@ class SnapshotSlots:
 
     def _checked_step(self, step: Any) -> int:
         """Of the snapshots of a round, that with the largest step is the newest one, also in the copies."""
-        if type(step) is not int or not 0 <= step < 1 << 63:
-            raise UnsuitableState(f"its step is {step!r}: expected a whole number, 0 or more")
+        if type(step) is not int or not 0 <= step <= MAX_STEP:
+            raise UnsuitableState(f"its step is {step!r}: expected a whole number from 0 to 2^53 - 1")
         if self._saved is not None and step <= self._saved:
             raise UnsuitableState(
                 f"step {self._saved} was saved before, and of two snapshots, the one with the larger step is the newer "
@@ -412,6 +413,30 @@ def slots_of_process() -> Optional[SnapshotSlots]:
         except (OSError, ValueError, KeyError, OverflowError, struct.error):
             _found = None
     return _found
+
+
+def load_in_process(unpack: Unpack) -> Optional[Any]:
+    """As SnapshotSlots.load. A pod without memory for snapshots restores none, and then no other rank may restore one:
+    the training would continue from a mixture of states. Raises SnapshotStorageError, too, if the others restore one.
+    """
+    slots = slots_of_process()
+    if slots is not None:
+        return slots.load(unpack)
+    folder = os.environ.get(ENV_SNAPSHOT_STORAGE_PATH)
+    if not folder:
+        return None
+    try:
+        token = RoundToken(*map(int, os.environ[ENV_ROUND].split(".")))
+        rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    except (KeyError, ValueError, TypeError):
+        return None
+    choice = agreed_choice(folder, token, rank, world_size, None, _log, has_memory=False)
+    if choice.name:
+        raise SnapshotStorageError(
+            f"this pod has no memory for snapshots, so rank {rank} cannot restore {os.path.join(folder, choice.name)}, "
+            "which the other ranks restore: the first lines of the pod's log have the reason"
+        )
+    return None
 
 
 def reason() -> str:

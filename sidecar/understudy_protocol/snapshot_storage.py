@@ -32,6 +32,7 @@ FAILED = ".failed"
 #: A training that fails again within so many steps of the suspect one has got no further.
 _SAME_STEPS = 3
 WAIT_S = 300.0
+NO_MEMORY_IN_RANK_0 = "rank 0 has no memory for snapshots, so no rank restores one"
 _LOG_AFTER_S = 10.0
 
 
@@ -54,7 +55,9 @@ class StoredStep:
 
 @dataclass(frozen=True)
 class StorageChoice:
-    """name: of the folder that the round restores; "": none, and `reason` says why."""
+    """name: of the folder that the round restores; "": none, and `reason` says why. With a name, `reason` is about
+    newer snapshots of another world size; "": there are none.
+    """
 
     name: str
     reason: str = ""
@@ -128,18 +131,32 @@ def choose(
     ]
     if not older:
         return StorageChoice("", f"no complete snapshot in {folder} is older than step {before_step}")
-    return StorageChoice(older[0].name)
+    newer = [x for x in steps if x > older[0] and x.world_size != world_size]
+    if not newer:
+        return StorageChoice(older[0].name)
+    ranks, step = newer[0].world_size, newer[0].saved.step
+    return StorageChoice(older[0].name, f"the newer snapshot of step {step} is of {ranks} ranks, and is not restored")
 
 
 def agreed_choice(
-    folder: str, token: RoundToken, rank: int, world_size: int, before_step: Optional[int], log: Callable[[str], None]
+    folder: str,
+    token: RoundToken,
+    rank: int,
+    world_size: int,
+    before_step: Optional[int],
+    log: Callable[[str], None],
+    *,
+    has_memory: bool = True,
 ) -> StorageChoice:
-    """The choice of rank 0 for this round. Raises SnapshotStorageError."""
+    """The choice of rank 0 for this round. has_memory: this rank can restore one. Raises SnapshotStorageError."""
     path = os.path.join(folder, f"{_CHOICE}{token.epoch}.{token.term}.{token.round}")
     try:
         _check_folder(folder)
         if rank == 0:
-            choice, suspicion = _choose(folder, token, world_size, before_step)
+            if has_memory:
+                choice, suspicion = _choose(folder, token, world_size, before_step)
+            else:
+                choice, suspicion = StorageChoice("", NO_MEMORY_IN_RANK_0), _last_suspicion(folder, token)
             _publish(path, choice, token, suspicion)
             return choice
         return _wait_for(path, log)

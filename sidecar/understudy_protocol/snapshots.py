@@ -8,6 +8,9 @@ from typing import Optional
 
 from understudy_protocol.enums import RoundToken
 
+#: The operator rejects numbers of 19 digits, and a browser rounds larger numbers than this one.
+MAX_STEP = (1 << 53) - 1
+
 
 @dataclass(frozen=True, order=True)
 class SavedStep:

@@ -15,9 +15,9 @@ The launcher's side is understudy_launcher/step_page.py. Both come from one imag
 
 Rules: step() never fails, never blocks, starts no thread, and makes no system call after the first time, so that a
 script may call it in every step. Only every tenth step at most takes longer (collectives.py). Outside a job it does
-nothing. A value that is not a 64-bit integer is not reported. A fork of the process shares the page, and rings the bell
-again at its own first step. A process that inherited the variable but not the files (its parent closed them) must not
-write into other files with these numbers: only a pipe and a page with MAGIC count.
+nothing. A value that is not a whole number from 0 to 2^53 - 1 is not reported. A fork of the process shares the page,
+and rings the bell again at its own first step. A process that inherited the variable but not the files (its parent
+closed them) must not write into other files with these numbers: only a pipe and a page with MAGIC count.
 
 If UNDERSTUDY_START_TIMEOUT_SECONDS is set (detection of a round without a first step), the import writes words 5 and 6.
 A child that imports this module does not replace its parent: until a step, the first live process remains in the page.

@@ -25,6 +25,7 @@ from understudy_protocol.snapshot_slots import (
     UnsuitableState,
     WrongLibraryError,
     complain,
+    load_in_process,
     reason,
     slots_of_process,
 )
@@ -63,8 +64,7 @@ def load(like: Optional[Any] = None) -> Optional[Any]:
     in place of a DTensor; WrongLibraryError, a ValueError, if understudy_jax has saved the snapshot; and RuntimeError
     after a save() of this process.
     """
-    slots = slots_of_process()
-    loaded = None if slots is None else slots.load(_unpack)
+    loaded = load_in_process(_unpack)
     if loaded is None:
         return None
     state, sharded = loaded

@@ -1540,7 +1540,7 @@ type GoodputStatus struct {
 // from an older checkpoint or snapshot. Detection: from the last step to the detection of a
 // fault. Restart: from there to the next step. Capacity: as Restart, while no pod can take a
 // vacant rank. Starting: before the first step, and after a suspension. Suspended: the job
-// is suspended. Ending: after the last step of the job. WithoutSteps: all workers run, and the script has never reported a step.
+// is suspended, or waits for quota in a queue. Ending: after the last step of the job. WithoutSteps: all workers run, and the script has never reported a step.
 // Unknown: no operator observed the job, and the coordinator of that time was lost.
 // +kubebuilder:validation:Enum=Productive;Repeated;Detection;Restart;Capacity;Starting;Suspended;Ending;WithoutSteps;Unknown
 type Part string
@@ -1571,7 +1571,7 @@ type PartSeconds struct {
 	// +optional
 	Starting float64 `json:"starting,omitempty"`
 
-	// The job was suspended.
+	// The job was suspended, or waited for quota in a queue.
 	// +optional
 	Suspended float64 `json:"suspended,omitempty"`
 

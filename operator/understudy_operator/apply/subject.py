@@ -23,7 +23,7 @@ from understudy_operator.plan.facts.ownership import (
     object_uid,
 )
 from understudy_operator.plan.facts.pool_facts import Pool
-from understudy_operator.plan.facts.refusals import ADDRESS_TAKEN, Refusal, read_refusal
+from understudy_operator.plan.facts.refusals import ADDRESS_TAKEN, Refusal, RefusalKind, read_refusal
 from understudy_operator.plan.facts.status import Record, written
 from understudy_operator.plan.intents import Event, Intent, Manifest, intent_key
 from understudy_operator.runtime.api import Api, ApiError
@@ -108,9 +108,10 @@ async def create_controlled(
     is_shared = kind is Kind.CLAIM and "ownerReferences" not in manifest["metadata"]
     if controller_uid(raw) != controller_uid(manifest) and not is_shared:
         return Refusal(
-            f"{manifest['kind']} {name} exists and does not belong to this job, which waits until that object is "
-            "deleted: delete it, or give the job another name",
-            key=key,
+            f"{manifest['kind']} {name} exists and does not belong to this job, which needs an object of this name: "
+            "delete that object, or give the job another name",
+            RefusalKind.NAME,
+            key,
         )
     store.put(kind, raw)
     return None

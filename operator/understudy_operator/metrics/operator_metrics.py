@@ -258,8 +258,8 @@ class OperatorMetrics:
         )
         reading(
             "understudy_job_lowest_goodput_ratio",
-            "The smallest productive share of the time in which a job was not suspended, of the jobs that have not "
-            "ended, report steps, and are an hour old. Absent if there are none.",
+            "The smallest productive share of the time in which a job was not suspended, and did not wait for quota, "
+            "of the jobs that have not ended, report steps, and are an hour old. Absent if there are none.",
             (),
             led(lambda: gauges.lowest_goodput(of.jobs(), of.now())),
         )

@@ -14,7 +14,7 @@ MEANINGS = {
     Part.RESTART.field: "from there to the next step",
     Part.CAPACITY.field: "the same, while no pod could take a vacant rank",
     Part.STARTING.field: "before the first step, and after a suspension",
-    Part.SUSPENDED.field: "the job was suspended",
+    Part.SUSPENDED.field: "the job was suspended, or waited for quota in a queue",
     Part.ENDING.field: "after the last step of the job",
     Part.WITHOUT_STEPS.field: "all workers ran, and the script has never reported a step",
     Part.UNKNOWN.field: "no operator observed the job, and its coordinator was lost",

@@ -60,7 +60,6 @@ class JobLine:
     recoveries: int
     fault: str
     fault_at: float | None
-    is_recovering: bool
     coordinator: str
     target: str
     created_at: float | None
@@ -252,7 +251,6 @@ def _job_line(job: Job) -> JobLine:
         recoveries=row.recoveries,
         fault="" if last is None else f"{last.fault}{rank}",
         fault_at=None if last is None else last.detected_at,
-        is_recovering=last is not None and last.is_open,
         coordinator=row.coordinator,
         target=row.target,
         created_at=job.created_at,

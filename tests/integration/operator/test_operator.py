@@ -374,11 +374,11 @@ async def test_a_deleted_job_is_released_and_one_of_the_same_name_starts(trainin
 
     # then the new job reports the reason of its wait, and continues when the objects are gone
     async def is_reported() -> bool:
-        status, message = await training.condition("Invalid")
+        status, message = await training.condition("Blocked")
         text = f"Service {NAME}-coordinator exists and does not belong to this job"
         return status == "True" and message.startswith(text)
 
-    await kube.until("condition Invalid", is_reported)
+    await kube.until("condition Blocked", is_reported)
     for path in (f"services/{NAME}", f"services/{NAME}-coordinator"):
         await kube.call("DELETE", path)
 

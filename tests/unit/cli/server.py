@@ -32,12 +32,13 @@ class Answer:
 @dataclass
 class Scripted:
     """answers: by path; the last one of a path is repeated. requests: path and query, in the order of their arrival.
-    patches: path, type of the content, and body.
+    patches: path, type of the content, and body. headers: of all requests.
     """
 
     answers: dict[str, list[Answer]]
     requests: list[tuple[str, dict[str, list[str]], str]] = field(default_factory=list)
     patches: list[tuple[str, str, Any]] = field(default_factory=list)
+    headers: list[tuple[str, str]] = field(default_factory=list)
     ended: threading.Event = field(default_factory=threading.Event)
     url: str = ""
     apis: list[Api] = field(default_factory=list)
@@ -62,6 +63,7 @@ def scripted(answers: dict[str, list[Answer]], tls: ssl.SSLContext | None = None
         def do_GET(self) -> None:
             parts = urlsplit(self.path)  # a proxy gets the whole address
             parts = parts._replace(path=self.path.partition("?")[0])
+            script.headers += self.headers.items()
             script.requests.append((parts.path, parse_qs(parts.query), self.headers.get("Authorization", "")))
             known = script.answers.get(parts.path, [Answer({"message": f"no answer for {parts.path}"}, 404)])
             answer = known.pop(0) if len(known) > 1 else known[0]

@@ -1,6 +1,7 @@
 """The client of the API server, against a server whose answers the test writes."""
 
 from contextlib import closing
+from typing import Any
 
 import pytest
 import urllib3
@@ -133,13 +134,23 @@ def test_the_line_end_after_a_token_is_not_a_part_of_it() -> None:
 
 @pytest.mark.parametrize(
     ("access", "name"),
-    [({"token": "first\nsecond"}, "Authorization"), ({"impersonate": "j\u014drg"}, "Impersonate-User")],
+    [
+        ({"token": "first\nsecond"}, "Authorization"),
+        ({"impersonation": [("Impersonate-User", "j\u014drg")]}, "Impersonate-User"),
+    ],
 )
-def test_text_that_no_header_can_have_is_reported_and_not_printed(access: dict[str, str], name: str) -> None:
+def test_text_that_no_header_can_have_is_reported_and_not_printed(access: dict[str, Any], name: str) -> None:
     with scripted({PODS: [Answer({})]}) as server, pytest.raises(WrongCall) as raised:
         server.api(**access).get(PODS)
     assert f"the user of context test has a character that the header {name} cannot have" in str(raised.value)
     assert "second" not in str(raised.value)
+
+
+def test_a_request_names_the_account_and_each_group_as_which_the_user_acts() -> None:
+    sent = (("Impersonate-User", "ada"), ("Impersonate-Group", "trainers"), ("Impersonate-Group", "viewers"))
+    with scripted({PODS: [Answer({})]}) as server:
+        server.api(impersonation=sent).get(PODS)
+    assert [(name, value) for name, value in server.headers if name.startswith("Impersonate-")] == list(sent)
 
 
 def test_a_certificate_that_cannot_be_used_is_named() -> None:

@@ -110,3 +110,26 @@ def test_a_pod_uses_its_service_account() -> None:
     access = in_cluster("fd00::1", "443", "jobs")
     assert (access.server, access.namespace) == ("https://[fd00::1]:443", "jobs")
     assert access.token_file == Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+
+
+def test_a_user_who_acts_as_another_account_has_its_groups_its_uid_and_its_other_data() -> None:
+    user = {
+        "as": "ada",
+        "as-uid": "1234",
+        "as-groups": ["trainers", "viewers"],
+        "as-user-extra": {"example.com/project": ["llm", "vision"]},
+    }
+    assert read_access([config(users=[{"name": "u", "user": user}])]).impersonation == (
+        ("Impersonate-User", "ada"),
+        ("Impersonate-Uid", "1234"),
+        ("Impersonate-Group", "trainers"),
+        ("Impersonate-Group", "viewers"),
+        ("Impersonate-Extra-example.com%2Fproject", "llm"),
+        ("Impersonate-Extra-example.com%2Fproject", "vision"),
+    )
+
+
+@pytest.mark.parametrize("user", [{"as-groups": ["a"]}, {"as-uid": "1"}, {"as-user-extra": {"a": ["b"]}}])
+def test_groups_without_an_account_are_rejected_as_by_kubectl(user: dict[str, Any]) -> None:
+    with pytest.raises(WrongCall, match="user u of the kubeconfig has as-uid, as-groups or as-user-extra, but not as"):
+        read_access([config(users=[{"name": "u", "user": user}])])

@@ -74,7 +74,7 @@ def test_a_worker_does_not_get_the_pods_internal_variables() -> None:
     constants = {constant for constant in vars(pod) if constant.startswith("ENV_")} - torchruns
     internal = {getattr(pod, constant): "x" for constant in constants}
     for_workers = {pod.ENV_ROLLOUTS, pod.ENV_ROLLOUTS_SOCKET, pod.ENV_ROLLOUT_TOKEN_FILE, pod.ENV_START_TIMEOUT}
-    for_workers.add(pod.ENV_SLOW_RANK_PERCENT)
+    for_workers |= {pod.ENV_SLOW_RANK_PERCENT, pod.ENV_SNAPSHOT_STORAGE_PATH}
     assert internal.keys() & env(internal).keys() == {
         pod.ENV_ROUND,
         pod.ENV_STEP_FD,
@@ -86,6 +86,12 @@ def test_a_worker_does_not_get_the_pods_internal_variables() -> None:
 def test_a_worker_gets_the_number_of_its_file_for_snapshots() -> None:
     given = worker_environment({}, START, 0, 1, (7, 8), None, 9)
     assert given[pod.ENV_SNAPSHOT_FD] == "9"
+
+
+def test_a_worker_gets_the_folder_of_snapshots_only_without_memory_for_them() -> None:
+    launcher = {pod.ENV_SNAPSHOT_STORAGE_PATH: "/checkpoints"}
+    given = [worker_environment(launcher, START, 0, 1, (7, 8), None, file) for file in (9, None)]
+    assert [env.get(pod.ENV_SNAPSHOT_STORAGE_PATH) for env in given] == [None, "/checkpoints"]
 
 
 def test_the_workers_package_comes_last_on_the_path() -> None:

@@ -127,8 +127,8 @@ async def test_a_copy_of_the_coordinators_service_under_its_name_is_not_used(wor
         world.enqueue()
 
         # then status reports that the name is taken
-        await world.until(lambda: world.condition("Invalid")[0] == "True")
-    assert world.condition("Invalid")[1].startswith("Service llm-coordinator exists and does not belong to this job")
+        await world.until(lambda: world.condition("Blocked")[0] == "True")
+    assert world.condition("Blocked")[1].startswith("Service llm-coordinator exists and does not belong to this job")
 
 
 async def test_a_job_whose_name_a_copy_has_taken_reports_it(world: World):
@@ -141,5 +141,5 @@ async def test_a_job_whose_name_a_copy_has_taken_reports_it(world: World):
     world.store.put(Kind.CHILD, taken)
     without_launcher(world, replicatedJobs=TWO_JOBS)
     async with at_work(world):
-        await world.until(lambda: world.condition("Invalid")[0] == "True")
-    assert world.condition("Invalid")[1].startswith("Job llm-workers-0 exists and does not belong to this job")
+        await world.until(lambda: world.condition("Blocked")[0] == "True")
+    assert world.condition("Blocked")[1].startswith("Job llm-workers-0 exists and does not belong to this job")

@@ -8,12 +8,16 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.snapshot_rounds import Rounds, token
-from understudy_protocol.snapshot_slots import DamagedSnapshotError, Pack, Part, SnapshotSlots
+from understudy_protocol import snapshot_slots
+from understudy_protocol.enums import RoundToken
+from understudy_protocol.snapshot_slots import DamagedSnapshotError, Pack, Part, SnapshotSlots, load_in_process
+from understudy_protocol.snapshot_storage import SnapshotStorageError, StorageChoice, agreed_choice
 from understudy_protocol.snapshots import SavedStep
 
 PAGE = 4096
@@ -96,6 +100,16 @@ def test_a_step_that_is_not_larger_than_the_last_saved_one_is_not_stored(
     )
 
 
+def test_a_step_that_the_operator_cannot_read_is_not_stored(rounds: Rounds, capfd: pytest.CaptureFixture[str]) -> None:
+    of_rank = worker(rounds)
+    assert of_rank.load(unpack) == STATE
+    assert [of_rank.save(step, STATE, pack) for step in (1 << 53, (1 << 53) - 1)] == [False, True]
+    assert capfd.readouterr().err == (
+        "understudy: snapshot.save(9007199254740992) has stored nothing: its step is 9007199254740992: expected a "
+        "whole number from 0 to 2^53 - 1\n"
+    )
+
+
 def blocked(began: threading.Event, until: threading.Event) -> Pack:
     """A save that waits within its copy, but not forever."""
 
@@ -155,3 +169,50 @@ def test_a_snapshot_that_has_changed_is_discarded(rounds: Rounds) -> None:
     with pytest.raises(DamagedSnapshotError, match="its structure has changed"):
         worker(rounds).load(unpack)
     assert restore(rounds) == ()
+
+
+SAVED_ON_STORAGE = "0000000007.0000000001.0000000000-1000-of-2"
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Of a job of two ranks, with a complete snapshot. This process is a worker of a pod without memory for them."""
+    monkeypatch.setattr(snapshot_slots, "_looked", False)
+    monkeypatch.delenv("UNDERSTUDY_SNAPSHOT_FD", raising=False)
+    for name, value in (("SNAPSHOT_STORAGE_PATH", str(tmp_path)), ("ROUND", "7.1.4")):
+        monkeypatch.setenv(f"UNDERSTUDY_{name}", value)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    (tmp_path / SAVED_ON_STORAGE).mkdir()
+    for rank in "01":
+        (tmp_path / SAVED_ON_STORAGE / rank).touch()
+    return tmp_path
+
+
+def choice_of(folder: Path, rank: int) -> StorageChoice:
+    """In a pod with memory."""
+    return agreed_choice(str(folder), RoundToken(7, 1, 4), rank, 2, None, lambda _text: None)
+
+
+def test_a_rank_without_memory_fails_if_the_others_restore_a_snapshot_on_storage(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the training would continue from a mixture of states."""
+    monkeypatch.setenv("RANK", "1")
+    assert choice_of(folder, 0).name == SAVED_ON_STORAGE
+    with pytest.raises(SnapshotStorageError, match="no memory for snapshots, so rank 1 cannot restore"):
+        load_in_process(unpack)
+
+
+def test_no_rank_restores_a_snapshot_on_storage_if_rank_0_has_no_memory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    assert load_in_process(unpack) is None
+    assert choice_of(folder, 1) == StorageChoice("", "rank 0 has no memory for snapshots, so no rank restores one")
+
+
+def test_a_rank_without_memory_trains_if_the_others_restore_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    (folder / SAVED_ON_STORAGE / "1").unlink()
+    assert choice_of(folder, 0).name == ""
+    assert load_in_process(unpack) is None

@@ -86,6 +86,20 @@ def test_a_world_of_another_size_restores_none_and_gives_the_reason(tmp_path: Pa
     )
 
 
+def test_newer_snapshots_of_another_size_are_named_if_an_older_one_is_restored(tmp_path: Path) -> None:
+    # given a job that has saved with 2 ranks, has shrunk to 1 rank and saved again, and grows
+    store(tmp_path, FIRST, "0", "1")
+    store(tmp_path, "0000000007.0000000001.0000000002-5000-of-1", "0")
+    reason = "the newer snapshot of step 5000 is of 1 ranks, and is not restored"
+    assert choose(str(tmp_path), 2, None) == StorageChoice(FIRST, reason)
+    # then all ranks learn it
+    ranks = [agreed_choice(str(tmp_path), ROUND, rank, 2, None, silent) for rank in (0, 1)]
+    assert ranks == [StorageChoice(FIRST, reason)] * 2
+    # until the larger world has saved a newer one
+    store(tmp_path, OF_NEWER_ROUND, "0", "1")
+    assert choose(str(tmp_path), 2, None) == StorageChoice(OF_NEWER_ROUND)
+
+
 def test_a_suspect_step_and_newer_ones_are_not_restored(tmp_path: Path) -> None:
     store(tmp_path, FIRST, "0", "1")
     store(tmp_path, SECOND, "0", "1")

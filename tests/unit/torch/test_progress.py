@@ -15,7 +15,8 @@ import pytest
 import understudy_torch
 from understudy_launcher import step_page
 from understudy_launcher.step_page import StepFiles, StepFolder, StepReading
-from understudy_protocol import pod
+from understudy_protocol import compiled, pod
+from understudy_protocol.observer import StepProgress
 from understudy_torch import progress
 
 PAGE_BYTES = 416
@@ -124,12 +125,30 @@ class Tensor:
         raise RuntimeError("a Tensor with 2 elements cannot be converted to Scalar")
 
 
-@pytest.mark.parametrize("value", [None, "seven", float("nan"), float("inf"), 1 << 63, [], -1, Tensor()])
+@pytest.mark.parametrize("value", [None, "seven", float("nan"), float("inf"), 1 << 53, 1 << 63, [], -1, Tensor()])
 def test_a_value_that_is_no_step_is_ignored(files: StepFiles, value: object) -> None:
     understudy_torch.step(value)  # type: ignore[arg-type]
     assert files.page.read() is None
     understudy_torch.step(5)
     assert newest(files).step == 5
+
+
+@pytest.mark.parametrize(("total", "reported"), [((1 << 53) - 1, (1 << 53) - 1), (1 << 53, None), (-7, None)])
+def test_a_total_that_is_too_large_is_ignored(files: StepFiles, total: int, reported: int | None) -> None:
+    understudy_torch.step(5, total)
+    seen = newest(files)
+    assert (seen.step, seen.total) == (5, reported)
+
+
+def test_the_operator_reads_a_report_of_the_largest_step(files: StepFiles) -> None:
+    # given a script that reports the largest step
+    understudy_torch.step((1 << 53) - 1, (1 << 53) - 1)
+    seen = newest(files)
+    # when the coordinator sends it to the operator
+    known = {"StepProgress": StepProgress}
+    report = StepProgress(seen.step, seen.total, 0.0)
+    # then the operator, which rejects long numbers, reads it
+    assert compiled.decode_untrusted(compiled.encode(report), known) == report
 
 
 def test_a_launcher_that_has_ended_is_no_error(files: StepFiles) -> None:

@@ -127,6 +127,14 @@ def a_job(**spec: Any) -> Raw:
     return {"metadata": {"name": "train"}, "spec": {**ordinary, **spec}}
 
 
+_IGNORED = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+
+
+def fails_at(code: int) -> Raw:
+    """A podFailurePolicy that ignores lost nodes, and ends the Job at an exit code of a pod."""
+    return {"rules": [_IGNORED, {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [code]}}]}
+
+
 def a_jobset(*templates: Raw) -> Raw:
     jobs: list[Raw] = [{"name": f"r{i}", "replicas": 2, "template": a_job(template=x)} for i, x in enumerate(templates)]
     return {"metadata": {"name": "train"}, "spec": {"replicatedJobs": jobs}}
@@ -170,6 +178,8 @@ def with_pattern(text: str) -> Raw:
     [
         ("Job", a_job()),
         ("Job", a_job(template=template(spares="1"))),
+        ("Job", a_job(podFailurePolicy={"rules": [_IGNORED]})),
+        ("Job", a_job(podFailurePolicy=fails_at(42), template=template(launcher="None"))),
         ("Job", {"metadata": {"name": "x"}, "spec": {"template": {"spec": {}}}}),
         ("JobSet", a_jobset(template(spares="1", nproc_per_node="1"))),
         ("JobSet", {"metadata": {"name": "x"}, "spec": {"replicatedJobs": []}}),
@@ -193,6 +203,7 @@ def test_a_valid_job_is_admitted(kind: str, raw: Raw) -> None:
         ("Job", a_job(completionMode="NonIndexed"), "spec.completionMode has to be Indexed"),
         ("Job", a_job(completions=5), "spec.completions is 5 and parallelism 3"),
         ("Job", a_job(backoffLimitPerIndex=1), "spec.backoffLimitPerIndex ends an index"),
+        ("Job", a_job(podFailurePolicy=fails_at(42)), "spec.podFailurePolicy.rules[1] fails the Job at an exit code"),
         ("Job", a_job(template=template(spares="3")), "understudy.dev/spares is 3, but the job has 3 pods"),
         ("Job", a_job(template=template(min_pods="4")), "understudy.dev/min-pods is 4, but 3 pods train: lower it"),
         ("Job", a_job(template=template(spares="1", min_pods="3")), "min-pods is 3, but 2 pods train: lower it"),

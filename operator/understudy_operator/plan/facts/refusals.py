@@ -1,8 +1,8 @@
 """Why the API server rejected a write, and the consequence for the job.
 
 Rules: an error in the manifest itself is permanent: the job is Invalid. Every other reason (a quota, a webhook, a
-namespace that is being deleted, missing rights) is outside the job and may pass: the job is Blocked, and the operator
-retries its writes.
+namespace that is being deleted, missing rights, a name that another object has) is outside the job and may pass: the
+job is Blocked, and the operator retries its writes.
 """
 
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ class RefusalKind(Enum):
     WEBHOOK = "WebhookUnavailable"
     NAMESPACE = "NamespaceTerminating"
     FORBIDDEN = "Forbidden"
+    NAME = "NameTaken"
     SERVER = "ServerError"
 
 

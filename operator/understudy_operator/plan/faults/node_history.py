@@ -14,7 +14,8 @@ Rules:
   node. Their jobs are counted, but neither their names nor their messages are shown.
 - Offenses from before the creation or the forgiveness of a node do not count: its name may now stand for another
   machine, or an administrator has fixed it.
-- The memory keeps at most MAX_NODES nodes, those with the highest score, with their newest MAX_OFFENCES.
+- The memory keeps at most MAX_NODES nodes, those with the highest score, with their newest MAX_OFFENCES. Of these, at
+  most MAX_BYTES are stored, the newest ones.
 """
 
 import json
@@ -36,6 +37,8 @@ OFFENDER_SCORE = 1.5
 MAX_SCORE_OF_OTHERS = 1.0
 MAX_OFFENCES = 6
 MAX_NODES = 400
+#: The API server accepts at most 1 MiB in a ConfigMap.
+MAX_BYTES = 900 << 10
 #: An offense is dropped after seven half-lives, when it counts little.
 FORGET_AFTER_S = 7 * HALF_LIFE_S
 #: The name of a node, which is a key of a ConfigMap.
@@ -145,11 +148,25 @@ def _recoveries_of(job: JobRecoveries) -> Iterator[tuple[str, float]]:
 
 
 def encode_memory(memory: Memory) -> dict[str, str]:
-    """As the data of a ConfigMap: a JSON list for each node."""
-    return {
-        node: json.dumps([[x.at, x.job_uid, x.job, x.fault.value, x.reason] for x in known], ensure_ascii=False)
-        for node, known in memory.by_node.items()
-    }
+    """As the data of a ConfigMap: a JSON list for each node. The oldest offenses are left out if there is no room."""
+    texts = {node: [_encode_offence(offence) for offence in known] for node, known in memory.by_node.items()}
+    surplus = sum(_size(node) + 2 + sum(map(_size, known)) for node, known in texts.items()) - MAX_BYTES
+    oldest = ((offence.at, node) for node, known in memory.by_node.items() for offence in known)
+    for _, node in sorted(oldest) if surplus > 0 else ():
+        if surplus <= 0:
+            break
+        surplus -= _size(texts[node].pop(0))
+    return {node: f"[{', '.join(known)}]" for node, known in texts.items() if known}
+
+
+def _encode_offence(offence: NodeOffence) -> str:
+    values = [offence.at, offence.job_uid, offence.job, offence.fault.value, offence.reason]
+    return json.dumps(values, ensure_ascii=False)
+
+
+def _size(text: str) -> int:
+    """With a separator."""
+    return len(text.encode(errors="surrogatepass")) + 2
 
 
 def decode_memory(data: Mapping[str, str]) -> Memory:

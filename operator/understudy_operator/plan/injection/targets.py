@@ -267,4 +267,19 @@ def _of_job(name: str, jobs: int, spec: Raw, path: str) -> Iterator[Template]:
         raise Objection(
             f"{path}.backoffLimitPerIndex ends an index, and the training with it, after that many lost pods: remove it"
         )
+    _check_failure_policy(spec, path)
     yield Template(name, jobs, pods, spec["template"])
+
+
+def _check_failure_policy(spec: Raw, path: str) -> None:
+    """Raises Objection if an exit code of one pod ends the training."""
+    if settings_of((spec["template"].get("metadata") or {}).get("annotations") or {}).get("launcher") == NONE:
+        return
+    for number, rule in enumerate((spec.get("podFailurePolicy") or {}).get("rules") or ()):
+        if rule.get("action") == "FailJob" and rule.get("onExitCodes"):
+            raise Objection(
+                f"{path}.podFailurePolicy.rules[{number}] fails the Job at an exit code of one pod, but the training "
+                "recovers from lost pods, and their exit codes may be those of the launcher or the sidecar: remove the "
+                f"rule. Annotations {PREFIX}max-restarts and {PREFIX}max-identical-failures limit failures of the "
+                "script"
+            )

@@ -17,6 +17,7 @@ Rules:
   the time in which they must have been is Unknown.
 - Steps that are counted from the start of their round are new steps: their numbers show neither what was lost nor what
   is repeated. From the first such step after a pause on, the account says that repeated steps are unknown.
+- The wait for quota in a queue is Suspended, because no pod of the gang occupies a node.
 - The time before the first step is Starting, and after a suspension too. If all workers run before the first step, the
   script may be one that reports none: their time is WithoutSteps, until a step shows that it was Starting.
 - The cost of faults is the time of all workers: GPU-seconds, or rank-seconds without GPUs.
@@ -27,9 +28,11 @@ from dataclasses import dataclass
 
 from msgspec.structs import asdict, replace
 
+from understudy_operator.plan.capacity.queueing import QUOTA_RESERVED, WAITS, gang_waits_for_quota
 from understudy_operator.plan.facts.counts import TrainingSize, training_size
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.recoveries import all_at_work, is_of_rollouts
+from understudy_operator.plan.facts.reported_conditions import condition
 from understudy_operator.plan.facts.status import (
     Goodput,
     JobStatus,
@@ -488,12 +491,23 @@ def _add_job(account: _Account, facts: _Facts, observed: Observed) -> None:
         if account.part in STEPPING:
             account.enter(Part.ENDING, stopped_at)
         account.enter(None, end)
-    elif observed.job.spec.suspend:
+    elif observed.job.spec.suspend or gang_waits_for_quota(observed):
         if account.part is not Part.SUSPENDED:
             account.remember_steps(facts.steps)
             account.enter(Part.SUSPENDED, stopped_at)
     elif account.part is Part.SUSPENDED:
-        account.enter(Part.STARTING, now)
+        _end_suspension(account, facts)
     elif status.coordinator.former_epoch != facts.before.coordinator.former_epoch and account.part in RUNNING:
         account.remember_steps(facts.steps)
         account.enter(Part.STARTING, stopped_at)
+
+
+def _end_suspension(account: _Account, facts: _Facts) -> None:
+    """A wait for quota may interrupt a pause that a fault has begun: the rest of this pause is lost to the fault."""
+    queued = condition(facts.before, QUOTA_RESERVED)
+    causes = [pause.cause for pause in facts.pauses if pause.until is None]
+    if queued is not None and queued.reason == WAITS and causes:
+        account.enter(Part.RESTART, account.now)
+        account.blame(causes[-1])
+    else:
+        account.enter(Part.STARTING, account.now)

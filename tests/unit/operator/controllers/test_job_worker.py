@@ -497,10 +497,10 @@ async def test_an_object_of_another_owner_under_our_name_is_reported_and_delays_
     world.store.put(Kind.SERVICE, taken)
     world.apply_job()
     async with at_work(world, virtual()):
-        await world.until(lambda: world.condition("Invalid")[0] == "True")
-        assert world.condition("Invalid")[1] == (
-            "Service llm-coordinator exists and does not belong to this job, which waits until that object is deleted: "
-            "delete it, or give the job another name"
+        await world.until(lambda: world.condition("Blocked")[0] == "True")
+        assert world.condition("Blocked")[1] == (
+            "Service llm-coordinator exists and does not belong to this job, which needs an object of this name: "
+            "delete that object, or give the job another name"
         )
         # and meanwhile there is no hot loop, and no pod is created that would use the other object
         before = len(world.api.calls)
@@ -1062,11 +1062,11 @@ async def test_no_pod_mounts_a_volume_claim_of_somebody_else_that_the_job_would_
     without_launcher(world, volumeClaimPolicies=[{"templates": [{"metadata": {"name": "data"}, "spec": {}}]}])
     async with at_work(world):
         # when the job is reconciled, then the condition reports the claim, and there is no Job
-        def invalid() -> str:
+        def blocked() -> str:
             conditions = world.api.objects[PATH].get("status", {}).get("conditions", ())
-            return "".join(x["message"] for x in conditions if x["type"] == "Invalid")
+            return "".join(x["message"] for x in conditions if x["type"] == "Blocked")
 
-        await world.until(lambda: "PersistentVolumeClaim data-llm exists and does not belong to this job" in invalid())
+        await world.until(lambda: "PersistentVolumeClaim data-llm exists and does not belong to this job" in blocked())
         assert f"{JOBS}/llm-workers-0" not in world.api.objects
 
         # when that claim is gone, then the job creates its own, and its Job

@@ -145,6 +145,28 @@ def test_a_round_that_ended_before_its_choice_does_not_count() -> None:
     assert choice == RestoreChoice(SavedStep(R0, 7))
 
 
+def test_a_job_that_has_shrunk_and_grows_restores_no_snapshot_from_before_it_has_shrunk() -> None:
+    """Else the progress of the smaller world would be lost."""
+    # given a round of three pods that has saved step 7, and a later round of two pods that has made more steps
+    pods = [f"active-{number}" for number in range(3)]
+    driven = DrivenCoordinator(3, snapshots=True, min_actives=2)
+    for pod in pods:
+        driven.join(pod)
+    chosen(driven, active_0=SavedSteps(()), active_1=SavedSteps(()), active_2=SavedSteps(()))
+    driven.report_step("active-0", 7)
+    driven.drop("active-2")
+    driven.later(31.0, "active-0", "active-1")
+    assert chosen(driven, active_0=SavedSteps(()), active_1=SavedSteps(())).saved is None
+    driven.report_step("active-0", 50)
+    # when a third pod joins, and all pods report the snapshot of three ranks
+    driven.join("spare-9")
+    driven.fail_worker("active-0")
+    of_three = steps_of(R0, 7)
+    choice = chosen(driven, active_0=of_three, active_1=of_three, spare_9=of_three)
+    # then it is not restored
+    assert choice == RestoreChoice(None, "the snapshots are of a round that another one has replaced")
+
+
 # A poisoned state
 
 

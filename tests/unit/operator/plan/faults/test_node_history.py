@@ -1,5 +1,6 @@
 """Which nodes the operator remembers for failing jobs, for how long, and how this is forgotten."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -224,6 +225,33 @@ def test_two_nodes_that_failed_at_the_same_moment_are_both_remembered_after_stat
 def test_a_written_memory_is_read_back():
     known = remembered(*(offence(NOW - i, job, Fault.HANG) for i, job in enumerate("ab")))
     assert node_history.decode_memory(node_history.encode_memory(known)) == known
+
+
+def test_a_full_memory_fits_into_a_config_map_and_the_oldest_offenses_are_not_stored():
+    # given the longest names, and reasons with characters of several bytes
+    def longest(number: int, at: float) -> NodeOffence:
+        uid = f"{number:036}"
+        return NodeOffence(at, uid, f"{'n' * 63}/{'j' * 63}", Fault.PROCESS, "故障" * 40)
+
+    nodes = [f"{number:0253}" for number in range(NODES_KEPT)]
+    offences = [(node, longest(n, NOW - n)) for node in nodes for n in range(OFFENCES_KEPT)]
+    known = NO_MEMORY.with_offences(offences, NOW)
+    assert sum(map(len, known.by_node.values())) == 2400
+    # when the operator stores them
+    data = node_history.encode_memory(known)
+    # then the ConfigMap has at most the 1 MiB that the API server accepts
+    assert sum(len(key) + len(text.encode()) for key, text in data.items()) < 1 << 20
+    # and each node has lost only its oldest offenses
+    stored = node_history.decode_memory(data).by_node
+    newest = {node: own[: len(stored[node])] for node, own in _newest_first(known.by_node).items()}
+    assert newest == _newest_first(stored)
+    lost = {len(known.by_node[node]) - len(stored[node]) for node in nodes}
+    assert max(lost) - min(lost) <= 1
+    assert min(lost) < 3
+
+
+def _newest_first(by_node: Mapping[str, tuple[NodeOffence, ...]]) -> dict[str, tuple[NodeOffence, ...]]:
+    return {node: own[::-1] for node, own in by_node.items()}
 
 
 @pytest.mark.parametrize(

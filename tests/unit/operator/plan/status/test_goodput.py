@@ -21,7 +21,9 @@ from tests.unit.operator.given import (
     in_round,
     member,
     observed,
+    pending,
 )
+from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.observed import Coordination, Observed
 from understudy_operator.plan.facts.status import Goodput, JobStatus, LostTime, ProgressStatus, RecoveryStatus
@@ -328,6 +330,42 @@ def test_a_suspension_begins_with_the_last_step_and_a_start_follows_it():
     account.change(suspend=False).reconcile(1000.0).reconcile(1031.0, trains(101, 1030.0, since=1030.0, epoch=9))
     assert account.seconds["suspended"] == 830.0
     assert (account.goodput.part, account.since) == (Part.REPEATED, 1030.0)
+
+
+def at_the_gate(pod: Pod) -> Pod:
+    """Kueue has not admitted it."""
+    return replace(pending(pod), gates=("kueue.x-k8s.io/admission",))
+
+
+def test_the_wait_for_quota_in_a_queue_is_suspended_time():
+    # given a job whose pods Kueue admits after 5000 s
+    account = Account().reconcile(1.0, pods=[at_the_gate(A0), at_the_gate(A1)])
+    account.reconcile(5000.0)
+    # when it makes its first step
+    account.reconcile(5061.0, trains(1, 5060.0, since=5060.0))
+    assert account.seconds == {"starting": 61.0, "suspended": 4999.0}
+
+
+def test_a_preempted_job_is_suspended_until_it_has_quota_and_then_restarts():
+    account = training()
+    # given a preemption at 170 s. The new pods wait for quota from 180 s on
+    account.reconcile(171.0, trains(110, 170.0, since=60.0, recoveries=[fault(170.5)], members=BROKEN))
+    account.reconcile(180.0, pods=[at_the_gate(A0), at_the_gate(A1)])
+    assert (account.goodput.part, account.since) == (Part.SUSPENDED, 180.0)
+    # when Kueue admits them after an hour, and they train 20 s later
+    account.reconcile(3780.0)
+    assert account.goodput.part is Part.RESTART
+    recovered = [fault(170.5, 3800.0, lost_steps=0)]
+    account.reconcile(3801.0, trains(111, 3800.0, since=3800.0, recoveries=recovered))
+    # then the queue does not count as lost time
+    assert account.seconds["suspended"] == 3600.0
+    assert [(x.fault, x.seconds) for x in account.goodput.lost] == [(Fault.PROCESS, 30.0)]
+
+
+def test_one_pod_that_waits_for_quota_does_not_suspend_the_account():
+    account = training()
+    account.reconcile(171.0, trains(110, 170.0, since=60.0, recoveries=[fault(170.5)]), pods=[A0, at_the_gate(A1)])
+    assert account.goodput.part is Part.RESTART
 
 
 def test_a_script_that_reports_no_steps_has_no_productive_time():
