@@ -95,11 +95,13 @@ class WrongLibraryError(ValueError):
 class Part(NamedTuple):
     """An array of a state. copy: copies it into this memory at this offset for a save, and out of it for a load.
     Returns the block sums of the memory there: the sums of its blocks of BLOCK_BYTES as 64-bit integers, native, then
-    the last bytes, which are no full integer, as they are.
+    the last bytes, which are no full integer, as they are. prepare: is called before the copies, with the memory, and
+    the offset and the length of all arrays together; once if several parts have the same one.
     """
 
     size: int
     copy: Callable[[mmap.mmap, int], bytes]
+    prepare: Optional[Callable[[mmap.mmap, int, int], None]] = None
 
 
 Pack = Callable[[Any], tuple[bytes, Sequence[Part]]]  # a state -> its structure and its arrays; raises UnsuitableState
@@ -243,6 +245,7 @@ class SnapshotSlots:
         if end != total or total > self._slot_bytes:
             raise _ChangedContent("its structure does not fit its header")
         found = hashlib.sha256(names + structure)
+        self._prepare(parts, at, total)
         for part, offset in zip(parts, layout):
             found.update(part.copy(self._map(), at + offset))
         if found.digest() != digest:
@@ -295,7 +298,8 @@ class SnapshotSlots:
         self._clear(slot)
         _pwrite_bytes(self._fd, structure, at)
         digest = hashlib.sha256(names + structure)
-        self._populate(slot, total)
+        if not self._prepare(parts, at, total):
+            self._populate(slot, total)
         for part, offset in zip(parts, layout):
             digest.update(part.copy(self._map(), at + offset))
         if not self._is_current():
@@ -360,6 +364,13 @@ class SnapshotSlots:
         if self._mapped is None:
             self._mapped = mmap.mmap(self._fd, self._content(SLOTS) - PAGE_BYTES)
         return self._mapped
+
+    def _prepare(self, parts: Sequence[Part], at: int, size: int) -> bool:
+        """Whether any part has prepared the memory, which maps its pages."""
+        prepares = {part.prepare for part in parts if part.prepare is not None}
+        for prepare in prepares:
+            prepare(self._map(), at, size)
+        return bool(prepares)
 
     def _populate(self, slot: int, size: int) -> None:
         if slot not in self._populated:

@@ -7,7 +7,8 @@ understudy_protocol/snapshot_slots.py writes and reads the memory. This module p
 or in one without memory for snapshots, the functions do nothing, and torch is not imported.
 
 The structure is the output of torch.save. It has the state, with tensors of the device "meta" in place of its tensors,
-and the places of its DTensors, whose shards are stored. It is read with weights_only=True: it executes no code.
+the places of its DTensors, whose shards are stored, and which of the tensors were on a GPU. It is read with
+weights_only=True: it executes no code.
 """
 
 import ctypes
@@ -16,7 +17,8 @@ import mmap
 import struct
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from understudy_protocol.snapshot_slots import (
     BLOCK_BYTES,
@@ -30,6 +32,7 @@ from understudy_protocol.snapshot_slots import (
     slots_of_process,
 )
 from understudy_protocol.snapshot_storage import SnapshotStorageError
+from understudy_torch import gpu_copies
 
 if TYPE_CHECKING:
     import torch
@@ -50,21 +53,24 @@ MOST_INT_BITS = 2039
 #: torch has these types, and cannot copy them.
 _UNCOPIED = frozenset(f"torch.{name}{bits}" for name in ("int", "uint") for bits in range(1, 8))
 _ZIP = b"PK"  # how the output of torch.save begins
+_pinned = gpu_copies.PinnedMemory(lambda text: complain(text))
 
 
-def load(like: Optional[Any] = None) -> Optional[Any]:
-    """The state that the coordinator has chosen for the round, its tensors on the CPU. If it has chosen none: the
-    newest one on storage (spec.snapshots.storage). None: see reason().
+def load(like: Optional[Any] = None, device: "Union[str, torch.device, None]" = None) -> Optional[Any]:
+    """The state that the coordinator has chosen for the round. If it has chosen none: the newest one on storage
+    (spec.snapshots.storage). None: see reason().
 
-    like: needed if the state has DTensors: a state as for save(), whose DTensors have the mesh and the placements. Only
-    its DTensors are read. A DTensor is restored from the shard of this rank, on the device of the shard in `like`.
+    device: where the tensors are restored that were on a GPU when they were saved, such as "cuda"; it needs free memory
+    for them. All other tensors are restored on the CPU, and without `device` all are. like: needed if the state has
+    DTensors: a state as for save(), whose DTensors have the mesh and the placements. Only its DTensors are read. A
+    DTensor is restored from the shard of this rank, on the device of the shard in `like`.
 
     Waits for the choice, which comes once the workers of all pods have been started. Raises DamagedSnapshotError;
     SnapshotStorageError if the storage cannot be read; ValueError if `like` has no DTensor, or one with another shard,
     in place of a DTensor; WrongLibraryError, a ValueError, if understudy_jax has saved the snapshot; and RuntimeError
     after a save() of this process.
     """
-    loaded = load_in_process(_unpack)
+    loaded = load_in_process(partial(_unpack, device="cpu" if device is None else device))
     if loaded is None:
         return None
     state, sharded = loaded
@@ -86,22 +92,24 @@ def _pack(state: Any) -> tuple[bytes, Sequence[Part]]:
     """Raises UnsuitableState."""
     tensors: list[torch.Tensor] = []
     structure = _structure(state, tensors)
+    gpu_copies.synchronize(tensors)
     return structure, [_part(tensor, is_save=True) for tensor in tensors]
 
 
-def _unpack(structure: bytes) -> tuple[Any, Sequence[Part]]:
-    """The state, and the places in it where a shard is instead of a DTensor."""
+def _unpack(structure: bytes, device: "Union[str, torch.device]" = "cpu") -> tuple[Any, Sequence[Part]]:
+    """The state, and the places in it where a shard is instead of a DTensor. device: of tensors from a GPU."""
     import torch
 
     if not structure.startswith(_ZIP):
         raise WrongLibraryError("the snapshot was saved with understudy_jax: load it with understudy_jax.snapshot")
     allowed = torch.serialization.get_safe_globals()
     with torch.serialization.safe_globals([] if bytes in allowed else [bytes]):  # how pickle stores b""
-        tree, sharded = torch.load(io.BytesIO(structure), map_location="meta", weights_only=True)
+        tree, sharded, on_gpu = torch.load(io.BytesIO(structure), map_location="meta", weights_only=True)
     tensors: list[torch.Tensor] = []
 
     def visit(placeholder: "torch.Tensor", path: str) -> "torch.Tensor":
-        tensors.append(torch.empty(placeholder.shape, dtype=placeholder.dtype, device="cpu"))
+        place = device if on_gpu[len(tensors)] else "cpu"
+        tensors.append(torch.empty(placeholder.shape, dtype=placeholder.dtype, device=place))
         return tensors[-1]
 
     state = _mapped(tree, visit, "state")
@@ -109,15 +117,19 @@ def _unpack(structure: bytes) -> tuple[Any, Sequence[Part]]:
 
 
 def _part(tensor: "torch.Tensor", is_save: bool) -> Part:
-    def copy(memory: mmap.mmap, offset: int) -> bytes:
-        content = _view(tensor, memory, offset)
-        if is_save:
-            content.copy_(tensor.detach())
-        else:
-            tensor.copy_(content)
-        return block_sums(content)
+    source = tensor.detach()
+    if source.is_neg():
+        source = source.resolve_neg()  # torch 2.11 copies a negated view from a GPU to the CPU without the negation
+    has_sums = gpu_copies.has_sums(source)
 
-    return Part(tensor.numel() * tensor.element_size(), copy)
+    def copy(memory: mmap.mmap, offset: int) -> bytes:
+        content = _view(source, memory, offset)
+        target, origin = (content, source) if is_save else (source, content)
+        target.copy_(origin, non_blocking=has_sums)
+        return gpu_copies.device_sums(source) if has_sums else block_sums(content)
+
+    prepare = _pinned.prepare if gpu_copies.is_on_gpu(tensor) else None
+    return Part(tensor.numel() * tensor.element_size(), copy, prepare)
 
 
 def _view(like: "torch.Tensor", memory: mmap.mmap, offset: int) -> "torch.Tensor":
@@ -145,8 +157,8 @@ def block_sums(tensor: "torch.Tensor") -> bytes:
 
 
 def _structure(state: Any, tensors: "list[torch.Tensor]") -> bytes:
-    """The structure of a state, and the places of its DTensors. Appends its tensors, and the shards of its DTensors, to
-    `tensors`. Raises UnsuitableState.
+    """The structure of a state. Appends its tensors, and the shards of its DTensors, to `tensors`. Raises
+    UnsuitableState.
     """
     import torch
 
@@ -160,7 +172,8 @@ def _structure(state: Any, tensors: "list[torch.Tensor]") -> bytes:
         return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
     file = io.BytesIO()
-    torch.save((_mapped(state, visit, "state"), sharded), file)
+    tree = _mapped(state, visit, "state")
+    torch.save((tree, sharded, [gpu_copies.is_on_gpu(tensor) for tensor in tensors]), file)
     return file.getvalue()
 
 

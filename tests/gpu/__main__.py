@@ -23,6 +23,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.gpu.snapshots import (
+    SAVES,
+    StateFailed,
+    flip_a_bit,
+    median,
+    restore,
+    run_state,
+    snapshot_rounds,
+    suitable_size,
+)
 from tests.unit.launcher.fake_sidecar import Launched, plain_environment, round_, wait_for
 from understudy_launcher.devices import missing_devices_reason
 from understudy_launcher.package import write_package
@@ -157,7 +167,69 @@ def library(_: str) -> str:
     return f"{count} in {took:.2f} s; with one more: {more}"
 
 
-CASES: tuple[Callable[[str], str], ...] = (forks, memory, two_ranks, flight_recorder, preload, library)
+def snapshots(_: str) -> str:
+    """A state in GPU memory is saved, and restored on the GPU with its content. A flipped bit is refused."""
+    size = suitable_size()
+    with snapshot_rounds(size) as rounds:
+        rounds.next()
+        saved = run_state("save", size, rounds)
+        restore(rounds, SAVES)
+        loaded = run_state("load", size, rounds)
+        check(holds=not loaded["different"], otherwise=f"these parts of the state are wrong: {loaded['different']}")
+        rounds.next()
+        run_state("save", size, rounds)
+        restore(rounds, SAVES)
+        flip_a_bit(rounds, size // 2)
+        try:
+            run_state("load", size, rounds)
+        except StateFailed as error:
+            check(holds="is damaged (its digest is wrong)" in str(error), otherwise=str(error))
+        else:
+            raise Broken("a snapshot with a flipped bit was restored")
+    first, second, *later = saved["seconds"]
+    return (
+        f"{size / 2**30:.1f} GiB: the first two saves {first:.2f} and {second:.2f} s, a later one "
+        f"{min(later):.3f} to {max(later):.3f} s; restored on the GPU in {loaded['seconds'][0]:.2f} s"
+    )
+
+
+def without_pinning(_: str) -> str:
+    """The same without registered memory, with sums on the CPU and a load on the CPU; and torch's own checkpoint."""
+    size = suitable_size()
+    with snapshot_rounds(size) as rounds:
+        rounds.next()
+        plain = run_state("unpinned", size, rounds)
+        restore(rounds, SAVES)
+        loaded = run_state("load-cpu", size, rounds)
+    dcp = run_state("dcp", size)
+    return (
+        f"a save {median(plain, of=slice(2, None)):.2f} s; restored by way of the CPU in {loaded['seconds'][0]:.2f} s; "
+        f"torch.distributed.checkpoint to /dev/shm {median(dcp, of=slice(2, None)):.2f} s"
+    )
+
+
+def overlap(_: str) -> str:
+    """A copy to registered memory on another stream, beside products of matrices."""
+    size = suitable_size()
+    facts = run_state("overlap", size)
+    alone, beside, after = (median(facts, name) for name in ("alone", "beside", "after"))
+    return (
+        f"{size / 2**30:.1f} GiB: {beside / alone:.3f} of the time of the products alone ({alone:.2f} s), and "
+        f"{after / alone:.3f} if the products wait for the copy; registered in {facts['seconds'][0]:.2f} s"
+    )
+
+
+CASES: tuple[Callable[[str], str], ...] = (
+    forks,
+    memory,
+    two_ranks,
+    flight_recorder,
+    preload,
+    library,
+    snapshots,
+    without_pinning,
+    overlap,
+)
 WITHOUT_GPU = (forks, memory, two_ranks)
 
 
@@ -181,7 +253,7 @@ def main(arguments: list[str]) -> int:
     for case in CASES if device == "cuda" else WITHOUT_GPU:
         try:
             result = f"ok      {case(device)}"
-        except (Broken, AssertionError, TimeoutError) as error:
+        except (Broken, AssertionError, TimeoutError, StateFailed) as error:
             result, code = f"BROKEN  {error}", 1
         print(f"{case.__name__:16} {result}", flush=True)
     return code

@@ -23,7 +23,7 @@ import pytest
 from tests.snapshot_rounds import Rounds, become_worker, begin_worker, token
 from understudy_protocol import snapshot_slots
 from understudy_protocol.snapshots import SavedStep
-from understudy_torch import snapshot
+from understudy_torch import gpu_copies, snapshot
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -103,6 +103,27 @@ def test_a_state_of_all_kinds_of_values_is_restored(rounds: Rounds, worker: Call
     assert found["nested"][1] == (2.5, None, "text", b"bytes")
     assert found["nested"][3] == {3: "a number as key"}
     assert (found["size"], found["dtype"]) == (torch.Size([1, 2]), torch.float16)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 1 << 16, (1 << 16) + 1, (1 << 17) + 8, (1 << 17) + 13])
+@pytest.mark.parametrize("dtype", ["uint8", "bfloat16", "float32", "complex64", "bool"])
+def test_sums_as_on_a_gpu_are_those_of_the_copy(dtype: str, count: int) -> None:
+    import torch
+
+    torch.manual_seed(count)
+    tensor = torch.randint(-100, 100, (count,)).to(getattr(torch, dtype))
+    assert gpu_copies.device_sums(tensor) == snapshot.block_sums(tensor)
+
+
+def test_what_was_saved_on_the_cpu_is_restored_there_with_each_device(
+    rounds: Rounds, worker: Callable[[], None]
+) -> None:
+    import torch
+
+    assert snapshot.save(7, {"a": torch.ones(3), "b": torch.zeros(2)})
+    choose_next(rounds, worker, 7)
+    found = snapshot.load(device="cuda") or {}
+    assert [(x.device.type, x.tolist()) for x in found.values()] == [("cpu", [1.0, 1.0, 1.0]), ("cpu", [0.0, 0.0])]
 
 
 @pytest.mark.parametrize("allowed", [[], [bytes]])
