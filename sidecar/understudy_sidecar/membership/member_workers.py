@@ -1,9 +1,9 @@
 """The workers of this pod: the round that they belong to, their reports, and the fence.
 
-Rules: messages are ordered by their token: the member drops those of other rounds than its newest. Each member sends
-the first step of a round. Only the member of rank 0 sends the later steps: O(1) for the coordinator. A step after a
-reported hang is sent too: it cancels that report. If no coordinator has renewed the lease for the fence time, the
-launcher stops the workers.
+Rules: messages are ordered by their token: the member drops those of other rounds than its newest, except for the
+exceptions of workers that a newer round has replaced. Each member sends the first step of a round. Only the member of
+rank 0 sends the later steps: O(1) for the coordinator. A step after a reported hang is sent too: it cancels that
+report. If no coordinator has renewed the lease for the fence time, the launcher stops the workers.
 """
 
 from dataclasses import replace
@@ -56,6 +56,8 @@ def on_message(me: MemberState, message: object, now: float) -> None:
                 workers.state = WorkersState.IDLE
         case l.WorkerExited(token, local_rank, exit_code, signal, text, at, traceback) if token == workers.token:
             _on_failure(me, m.WorkerFailed(token, local_rank, exit_code, signal, text, at, traceback), now)
+        case l.WorkerRaised(token, local_rank, text, age_s, traceback) if token <= workers.token:
+            me.send(m.WorkerRaised(token, local_rank, text, age_s, traceback))
         case l.Stepped(token, step, total, median_s, at, pause_s, is_counted, since_s) if token == workers.token:
             _on_step(me, m.Progress(token, step, total, median_s, at, pause_s, is_counted, since_s))
         case l.CollectiveTimes(token, local_rank, window, step_ns, entered, delays_ns) if token == workers.token:
