@@ -56,6 +56,7 @@ from understudy_sidecar.membership import (
     leaving,
     proactive,
     quorum,
+    raised,
     rebuilding,
     restoring,
     rollouts,
@@ -298,6 +299,8 @@ class Coordinator:
         match message:
             case m.Ack() | m.Started() | m.Finished() | m.WorkerFailed():
                 self._on_phase(member, message, now)
+            case m.WorkerRaised():
+                raised.on_raised(state, member, message, now)
             case m.Progress() | m.Hung() | m.CollectiveTimes() | m.CopyFetched() if state.is_current(
                 member, message.token
             ):
