@@ -503,7 +503,7 @@ class Loop:
             elif key.data == _COMMAND:
                 self._on_command(key.fd)
             elif key.data != _ZYGOTE:
-                self._queue.extend(self._workers.has_news(key.fd))
+                self._queue.extend([*self._workers.has_news(key.fd), *self._workers.read_exceptions()])
         now = time.monotonic()
         if self._may_connect():
             self._connect(now)

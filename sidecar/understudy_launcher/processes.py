@@ -280,15 +280,15 @@ class Workers:
         """
         return self._sweeping or any(worker.ended for worker in self._workers.values())
 
-    def has_news(self, bell: int) -> list[Union[StepsRead, WorkerRaised]]:
-        """The steps and the exception of a worker whose bell became readable."""
+    def has_news(self, bell: int) -> list[StepsRead]:
+        """The steps after a bell became readable."""
         worker = next((x for x in self._workers.values() if x.steps is not None and x.steps.bell == bell), None)
         if worker is None or worker.steps is None:
             return []
         if not worker.steps.has_news():
             self._unwatch(bell)
             worker.steps.close_bell()
-        return [*self._news(worker), *self._raised(worker)]
+        return self._news(worker)
 
     def read_exceptions(self) -> list[WorkerRaised]:
         """The exceptions of running workers that were not returned before."""

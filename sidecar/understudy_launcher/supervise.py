@@ -12,7 +12,7 @@
     STARTING            the last group is empty        RUNNING    Spawn, WorkersStarted; once no zygote loads (warm.py)
     any                 alive long after its SIGKILL   as it is   SIGKILL again; Unkillable for each remaining process
     RUNNING, FAILED     a worker fails                 FAILED     WorkerExited; SIGKILL to its group, neighbors run on
-    RUNNING … STARTING  a worker raises an exception   as it is   WorkerRaised
+    REPLACING … FAILED  a worker raises an exception   as it is   WorkerRaised
     RUNNING             the last worker exits 0        FINISHED   WorkersFinished
     RUNNING             a worker makes no step         RUNNING    its stacks, then Hung, if enabled (hangs.py)
     RUNNING             WriteStacks, no step was made  RUNNING    the same for all workers
@@ -49,12 +49,12 @@
 Rules: a StartWorkers whose token is not newer than the newest is dropped (an equal one is already executed), and so is
 one in SAVING, CLOSING and LEAVING. A new round's workers start only when no process of the old ones is left: "the last
 group is empty" includes processes that have left their worker's group, which are killed by then. A worker that the
-launcher kills has not failed. Before a new round replaces workers, their error files are read: a worker that has raised
-an exception may not have ended yet. A worker can save while it is alive and has not got SIGKILL. It gets SIGTERM at most
-once. After that no worker's end is reported, because exit 0 may then mean "saved", not "finished". So a training that
-ends during a drain counts as drained, unless WorkersFinished was sent before. A DrainWorkers of another round than the
-newest is answered at once, because none of its workers run; if a newer round starts, the drain gets no answer.
-`graces` combines the grace periods.
+launcher kills has not failed. Before a new round replaces workers, their error files are read, because a worker that
+has raised an exception may not have ended. A worker can save while it is alive and has not got SIGKILL. It gets SIGTERM
+at most once. After that no worker's end is reported, because exit 0 may then mean "saved", not "finished". So a
+training that ends during a drain counts as drained, unless WorkersFinished was sent before. A DrainWorkers of another
+round than the newest is answered at once, because none of its workers run; if a newer round starts, the drain gets no
+answer. `graces` combines the grace periods.
 
 The worker grace lets the healthy neighbors of a failed worker finish what they write after the failure (a dump of
 NCCL's flight recorder, a core file, a checkpoint). SIGTERM would end a worker without a handler at once, so such a

@@ -85,8 +85,7 @@ def _remove_own_frames(error: BaseException) -> None:
 
 
 def _report(error: BaseException, worker: int) -> None:
-    """worker: the process that has started the script. The exception of a child that it has forked ends only the child.
-    """
+    """worker: the process that has started the script. The exception of its forked child does not end it."""
     if os.getpid() == worker:
         _write_error_file(error)
         _ring_bell()

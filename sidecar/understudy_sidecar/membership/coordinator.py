@@ -290,6 +290,9 @@ class Coordinator:
             proactive.on_ended(state, member, message, now) or leaving.on_ended(state, member, message)
         ):
             return
+        if isinstance(message, m.WorkerRaised):
+            raised.on_raised(state, member, message, now)
+            return
         self._on_message(member, message, now)
         if isinstance(message, m.WorkerFailed):
             worker_faults.end_faulty_script(state, member, message, now)
@@ -299,8 +302,6 @@ class Coordinator:
         match message:
             case m.Ack() | m.Started() | m.Finished() | m.WorkerFailed():
                 self._on_phase(member, message, now)
-            case m.WorkerRaised():
-                raised.on_raised(state, member, message, now)
             case m.Progress() | m.Hung() | m.CollectiveTimes() | m.CopyFetched() if state.is_current(
                 member, message.token
             ):

@@ -56,8 +56,6 @@ def on_message(me: MemberState, message: object, now: float) -> None:
                 workers.state = WorkersState.IDLE
         case l.WorkerExited(token, local_rank, exit_code, signal, text, at, traceback) if token == workers.token:
             _on_failure(me, m.WorkerFailed(token, local_rank, exit_code, signal, text, at, traceback), now)
-        case l.WorkerRaised(token, local_rank, text, age_s, traceback) if token <= workers.token:
-            me.send(m.WorkerRaised(token, local_rank, text, age_s, traceback))
         case l.Stepped(token, step, total, median_s, at, pause_s, is_counted, since_s) if token == workers.token:
             _on_step(me, m.Progress(token, step, total, median_s, at, pause_s, is_counted, since_s))
         case l.CollectiveTimes(token, local_rank, window, step_ns, entered, delays_ns) if token == workers.token:
@@ -67,6 +65,12 @@ def on_message(me: MemberState, message: object, now: float) -> None:
             me.send(m.Hung(token, local_rank, step, at, silent_s))
         case _:
             pass  # of a round that is over
+
+
+def on_raised(me: MemberState, raised: l.WorkerRaised) -> None:
+    """Also of a worker that a newer round replaces."""
+    if raised.token <= me.workers.token:
+        me.send(m.WorkerRaised(raised.token, raised.local_rank, raised.message, raised.age_s, raised.traceback))
 
 
 def report_start(me: MemberState) -> None:

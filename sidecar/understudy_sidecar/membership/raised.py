@@ -5,9 +5,9 @@ may end first. So a launcher reports an exception before the process has ended: 
 the worker is a fork, and in any case before a new round replaces the worker.
 
 Rules: an exception ends no round, because exit handlers may still save something. When a worker of the round ends, the
-first of the failures and exceptions is the cause (first_failure.py). If the exception is reported later, it replaces the
-cause and its charge, until the recovery ends. If a pod was evicted for the fault, nothing changes any more. Neither do
-the fault of a drill, and a fault whose cause is a hang or a lost pod. Each member can only blame itself.
+first of the failures and exceptions is the cause (first_failure.py). If the exception is reported later, it replaces
+the cause and its charge, until the recovery ends. If a pod was evicted for the fault, its cause does not change any
+more. Neither does the cause of a drill's fault, nor a hang or a lost pod. Each member can only blame itself.
 """
 
 from understudy_protocol import membership as m

@@ -17,7 +17,7 @@ from understudy_sidecar.membership.events import Received, Tick
 ACTIVES = ("active-0", "active-1", "active-2")
 DAMAGED = "DamagedSnapshotError: the snapshot of step 7 of rank 1 is damaged (its digest is wrong), and is discarded"
 ENDED = "exit code 13"
-LOST = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:544] Connection closed by peer [10.0.0.3]:41"
+LOST = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:544] Connection closed by peer [10.0.0.3]:41"
 CRASHED = "killed by SIGSEGV"
 
 
@@ -316,14 +316,14 @@ def test_the_texts_of_an_exception_are_bounded() -> None:
     "lost",
     [
         LOST,
-        "DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3384, remote process exited or there was a network error",
+        "DistBackendError: NCCL error in: NCCLUtils.cpp:94, remote process exited or there was a network error",
         "DistNetworkError: failed to recv, got 0 bytes",
         "RuntimeError: recvValue failed on SocketImpl(fd=12): Connection reset by peer",
         "DistStoreError: Connection was likely closed. Did the remote server shutdown or crash?",
     ],
 )
 def test_a_lost_connection_is_not_the_cause_if_another_worker_has_failed_otherwise(lost: str) -> None:
-    """Its report came first, also by the clocks: the peer had closed its connections before its exception was stored."""
+    """Its report came first, also by the clocks: the peer had closed its connections before it stored its exception."""
     driven = job()
     fails(driven, "active-0", lost)
     fails(driven, "active-2", lost)
