@@ -93,7 +93,7 @@ class PendingDecisions:
 
     def drop(self) -> None:
         """Another member was lost, or was leaving, before the worker failed."""
-        self.fault = self.step = self.decided = None
+        self.fault = self.step = None
 
     def on_answer(self, uid: str, heartbeat: int | None) -> bool:
         """The member has answered this heartbeat, or has rejoined (None). Whether all have answered now."""

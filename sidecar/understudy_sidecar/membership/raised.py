@@ -48,7 +48,7 @@ def _cause(state: CoordinatorState, member: MemberRecord, raised: m.WorkerRaised
 
 def _revise_decided(state: CoordinatorState, token: RoundToken, report: FailureReport) -> None:
     decided = state.pending.decided
-    if decided is None or decided.token != token or state.fault_history.has_evicted(decided.at):
+    if decided is None or decided.token != token:
         return
     entry = next((x for x in state.recovery_log.open if x.detected_at == decided.at), None)
     if entry is None or entry.fault is not Fault.PROCESS or not decided.failures.add(report):

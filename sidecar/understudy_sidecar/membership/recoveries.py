@@ -75,7 +75,9 @@ class RecoveryLog:
 
     def set_cause(self, at: float, cause: Cause) -> None:
         """Set another worker as the cause of the open entry that began at `at`: it failed earlier."""
-        self._set_open([_with_new_cause(entry, cause) if entry.detected_at == at else entry for entry in self.open])
+        is_revised = [entry.detected_at == at and entry.fault in WORKER_FAULTS for entry in self.open]
+        entries = zip(self.open, is_revised, strict=True)
+        self._set_open([_with_new_cause(entry, cause) if revised else entry for entry, revised in entries])
 
     def add_consequence(self, cause: Cause) -> bool:
         """Add a worker's failure to the newest entry without a round. Whether an entry has changed.

@@ -277,13 +277,18 @@ def test_after_the_end_of_the_recovery_the_cause_remains() -> None:
     assert charged(driven) == [("uid-active-0", 0)]
 
 
-def test_a_lost_pod_remains_the_cause() -> None:
+@pytest.mark.parametrize("has_round", [pytest.param(False, id="at once"), pytest.param(True, id="in the next round")])
+def test_a_lost_pod_remains_the_cause(has_round: bool) -> None:
     """Its peers raise exceptions because of it."""
     driven = job()
     token = driven.token
     fails(driven, "active-0", ENDED)
+    if has_round:
+        gathered(driven)
+        assert driven.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2}
     driven.drop("active-2")
     gathered(driven)
+    assert driven.assigned() == {"active-0": 0, "active-1": 1, "spare-0": 2}
     raises(driven, "active-1", age_s=0.5, token=token)
     assert driven.recovery().fault is Fault.POD
     assert cause(driven)[0] == "active-2"
