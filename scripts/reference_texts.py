@@ -89,7 +89,10 @@ REASONS = {
 EVENTS = {
     "Started": "The first round of the job has begun.",
     "LauncherDefaulted": "`spec.launcher` is unset, and the job has the launcher `{}`. Written once.",
-    "FaultDetected": "A fault has ended the round. The message names its kind, rank, pod, and node.",
+    "FaultDetected": (
+        "A fault has ended the round. The message names its kind, rank, pod, and node. There is another event if "
+        "another pod proves to have failed first."
+    ),
     "Recovered": "A recovery has ended. The message has its strategy, duration, and round.",
     "OutOfMemory": "The kubelet has reported that the container of a lost pod ran out of memory.",
     "Disrupted": "The API server has reported why a lost pod was evicted or preempted.",

@@ -5,6 +5,9 @@ One file per worker and round: in the log folder of the torchrun whose job the l
 failure's message is its exit code. A script can write anything there, so the launcher reads only regular files of at
 most 1 MiB.
 
+The file of a worker that runs already has an exception as soon as the script has ended with it. The process may need
+some time to end, and the peers that lose their connection to it may end first.
+
 The time is that of the exception. It shows which worker failed first when an abort ends many at once, because workers
 end and are reaped in any order. torch writes whole seconds; the file's mtime gives the exact time if both agree.
 """
@@ -15,13 +18,14 @@ import math
 import os
 import stat
 import tempfile
+import time
 from dataclasses import dataclass
 from typing import Any, Optional
 
+from understudy_launcher.events import WorkerRaised
 from understudy_protocol import files
-from understudy_protocol.recovery import MAX_TRACEBACK_CHARS
+from understudy_protocol.recovery import MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS
 
-MESSAGE_LIMIT = 500
 _READ_LIMIT = 1 << 20
 _WRITTEN_WITHIN_S = 2.0  # after the start of the second that torch writes
 _CLOCKS_DIFFER_S = 1.0  # torch rounds down to whole seconds
@@ -91,6 +95,14 @@ def read(path: Optional[str]) -> Failure:
     return Failure(_first_line(content), _time(content, written_at), _traceback(content))
 
 
+def raised(path: Optional[str], local_rank: int, started_at: float) -> Optional[WorkerRaised]:
+    """The exception of a worker that runs; None if its file has none."""
+    failure, now = read(path), time.time()
+    if failure.message is None:
+        return None
+    return WorkerRaised(local_rank, failure.message, now - failure.time_of(started_at, now), failure.traceback)
+
+
 def _first_line(content: Any) -> Optional[str]:
     message = content.get("message") if isinstance(content, dict) else None
     if isinstance(message, dict):
@@ -98,7 +110,7 @@ def _first_line(content: Any) -> Optional[str]:
     if not isinstance(message, str) or not message.strip():
         return None
     first = _sendable(message).strip().splitlines()[0]
-    return first[:MESSAGE_LIMIT].removesuffix(":")  # of an exception without a text
+    return first[:MAX_MESSAGE_CHARS].removesuffix(":")  # of an exception without a text
 
 
 def _sendable(text: str) -> str:

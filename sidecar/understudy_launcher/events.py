@@ -66,6 +66,16 @@ class WorkerEnded:
 
 
 @dataclass(frozen=True)
+class WorkerRaised:
+    """The error file of a worker has an exception, and the worker has neither ended nor got a signal. Once a worker."""
+
+    local_rank: int
+    message: str
+    age_s: float  # seconds since the exception
+    traceback: str = ""
+
+
+@dataclass(frozen=True)
 class GroupEmptied:
     """No process of a worker's group remains."""
 
@@ -270,6 +280,7 @@ Event = Union[
     Connected,
     PortReserved,
     WorkerEnded,
+    WorkerRaised,
     GroupEmptied,
     LeftoversFound,
     SurvivorsFound,
@@ -446,6 +457,11 @@ class ReadSteps:
 
 
 @dataclass(frozen=True)
+class ReadExceptions:
+    """Read the error files of the running workers. Answered by WorkerRaised."""
+
+
+@dataclass(frozen=True)
 class DumpStacks:
     """Make a worker write its Python stacks to its stderr."""
 
@@ -484,6 +500,7 @@ Effect = Union[
     ReadSnapshots,
     ChooseSnapshot,
     ReadSteps,
+    ReadExceptions,
     DumpStacks,
     Log,
     Exit,

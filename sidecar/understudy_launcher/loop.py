@@ -174,8 +174,8 @@ class Loop:
             self._do_with_zygote(effect)
         elif isinstance(effect, (e.CheckDevices, e.EndDeviceCheck)):
             self._do_with_devices(effect)
-        elif isinstance(effect, (e.ReadSteps, e.DumpStacks)):
-            self._do_with_steps(effect)
+        elif isinstance(effect, (e.ReadSteps, e.ReadExceptions, e.DumpStacks)):
+            self._do_with_running(effect)
         elif isinstance(effect, (e.ReadSnapshots, e.ChooseSnapshot)):
             self._do_with_snapshots(effect)
         elif isinstance(effect, e.ReplaceCommand):
@@ -199,9 +199,12 @@ class Loop:
         else:
             self._devices.end()
 
-    def _do_with_steps(self, effect: Union[e.ReadSteps, e.DumpStacks]) -> None:
+    def _do_with_running(self, effect: Union[e.ReadSteps, e.ReadExceptions, e.DumpStacks]) -> None:
         if isinstance(effect, e.ReadSteps):
             self._queue.extend([*self._workers.read_steps(), *self._workers.read_collectives()])
+            return
+        if isinstance(effect, e.ReadExceptions):
+            self._queue.extend(self._workers.read_exceptions())
             return
         why_not = self._workers.dump_stacks(effect.local_rank)
         if why_not:
@@ -500,7 +503,7 @@ class Loop:
             elif key.data == _COMMAND:
                 self._on_command(key.fd)
             elif key.data != _ZYGOTE:
-                self._queue.extend(self._workers.has_news(key.fd))
+                self._queue.extend([*self._workers.has_news(key.fd), *self._workers.read_exceptions()])
         now = time.monotonic()
         if self._may_connect():
             self._connect(now)

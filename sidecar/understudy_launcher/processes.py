@@ -37,6 +37,7 @@ from understudy_launcher.events import (
     StepsRead,
     Survivor,
     WorkerEnded,
+    WorkerRaised,
 )
 from understudy_launcher.fork_server import ForkServer
 from understudy_launcher.groups import LEFTOVERS
@@ -76,6 +77,7 @@ class _Worker:
     error_file: Optional[str]
     started_at: float  # a lower bound, Unix seconds
     killed: bool = False  # by the launcher: its end is no failure
+    may_raise: bool = True  # its exception is not known yet, and would not be due to a signal of the launcher
 
     @property
     def ended(self) -> bool:
@@ -200,7 +202,7 @@ class Workers:
         worker = self._workers.get(local_rank)
         if worker is None:
             return
-        worker.killed = worker.killed or aim is Aim.KILL_GROUP
+        worker.killed, worker.may_raise = worker.killed or aim is Aim.KILL_GROUP, False
         with contextlib.suppress(PermissionError):
             if aim is Aim.TERM_WORKER or aim is Aim.TERM_HANDLER:
                 if aim is Aim.TERM_WORKER or not process_table.has_default_action(worker.pid, signal.SIGTERM):
@@ -288,6 +290,10 @@ class Workers:
             worker.steps.close_bell()
         return self._news(worker)
 
+    def read_exceptions(self) -> list[WorkerRaised]:
+        """The exceptions of running workers that were not returned before."""
+        return [raised for worker in self._workers.values() for raised in self._raised(worker)]
+
     def read_steps(self) -> list[StepsRead]:
         """The steps that the workers have reported since the last call."""
         return [news for worker in self._workers.values() for news in self._news(worker)]
@@ -317,6 +323,13 @@ class Workers:
         if worker.error_file is not None and not self.keeps_error_files:
             error_files.forget(worker.error_file)
         return [*steps, ended]
+
+    def _raised(self, worker: _Worker) -> list[WorkerRaised]:
+        if worker.ended or not worker.may_raise:
+            return []
+        raised = error_files.raised(worker.error_file, worker.local_rank, worker.started_at)
+        worker.may_raise = raised is None
+        return [] if raised is None else [raised]
 
     def _news(self, worker: _Worker) -> list[StepsRead]:
         return [] if worker.steps is None else worker.steps.page.steps_read(worker.local_rank)

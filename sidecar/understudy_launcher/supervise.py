@@ -12,6 +12,7 @@
     STARTING            the last group is empty        RUNNING    Spawn, WorkersStarted; once no zygote loads (warm.py)
     any                 alive long after its SIGKILL   as it is   SIGKILL again; Unkillable for each remaining process
     RUNNING, FAILED     a worker fails                 FAILED     WorkerExited; SIGKILL to its group, neighbors run on
+    REPLACING … FAILED  a worker raises an exception   as it is   WorkerRaised
     RUNNING             the last worker exits 0        FINISHED   WorkersFinished
     RUNNING             a worker makes no step         RUNNING    its stacks, then Hung, if enabled (hangs.py)
     RUNNING             WriteStacks, no step was made  RUNNING    the same for all workers
@@ -48,11 +49,12 @@
 Rules: a StartWorkers whose token is not newer than the newest is dropped (an equal one is already executed), and so is
 one in SAVING, CLOSING and LEAVING. A new round's workers start only when no process of the old ones is left: "the last
 group is empty" includes processes that have left their worker's group, which are killed by then. A worker that the
-launcher kills has not failed. A worker can save while it is alive and has not got SIGKILL. It gets SIGTERM at most
-once. After that no worker's end is reported, because exit 0 may then mean "saved", not "finished". So a training that
-ends during a drain counts as drained, unless WorkersFinished was sent before. A DrainWorkers of another round than the
-newest is answered at once, because none of its workers run; if a newer round starts, the drain gets no answer.
-`graces` combines the grace periods.
+launcher kills has not failed. Before a new round replaces workers, their error files are read, because a worker that
+has raised an exception may not have ended. A worker can save while it is alive and has not got SIGKILL. It gets SIGTERM
+at most once. After that no worker's end is reported, because exit 0 may then mean "saved", not "finished". So a
+training that ends during a drain counts as drained, unless WorkersFinished was sent before. A DrainWorkers of another
+round than the newest is answered at once, because none of its workers run; if a newer round starts, the drain gets no
+answer. `graces` combines the grace periods.
 
 The worker grace lets the healthy neighbors of a failed worker finish what they write after the failure (a dump of
 NCCL's flight recorder, a core file, a checkpoint). SIGTERM would end a worker without a handler at once, so such a
@@ -179,6 +181,7 @@ class Supervisor:
             m.TakeOver: self._on_take_over,
             e.AskedToEnd: self._on_asked_to_end,
             e.WorkerEnded: self._on_worker_ended,
+            e.WorkerRaised: self._on_worker_raised,
             e.GroupEmptied: self._on_group_emptied,
             e.LeftoversFound: self._on_leftovers_found,
             e.SurvivorsFound: self._on_survivors_found,
@@ -255,6 +258,8 @@ class Supervisor:
             self._advance(now)
 
     def _replace(self, reason: str, has_grace: bool, now: float) -> None:
+        if self._groups.alive and not self._groups.killed:
+            self._out.append(e.ReadExceptions())
         if has_grace:
             self._graces.replace(now + self._worker_grace_period_s)
             self._ask_to_save(
@@ -411,6 +416,12 @@ class Supervisor:
             self.phase = LauncherPhase.FINISHED
             self._log("all workers exited 0")
             self._report(m.WorkersFinished(self._round.token))
+
+    def _on_worker_raised(self, event: e.WorkerRaised, now: float) -> None:
+        """Of the workers that run, or are replaced: a newer round has none yet."""
+        self._log(f"worker local_rank={event.local_rank} has raised an exception: {event.message}")
+        raised = m.WorkerRaised(self._spawned, event.local_rank, event.message, event.age_s, event.traceback)
+        self._report(raised)
 
     def _worker_ended_after_sigterm(self, event: e.WorkerEnded) -> None:
         """A shell that ended by our SIGTERM does not pass it to the training: send SIGTERM to the rest of its group."""

@@ -74,6 +74,19 @@ class WorkerExited:
 
 
 @dataclass(frozen=True)
+class WorkerRaised:
+    """An exception has ended the script of a worker, whose process still runs. Sent once. WorkerExited follows, unless
+    a newer round replaces the worker before. So the round may be older than the newest one.
+    """
+
+    token: RoundToken
+    local_rank: int
+    message: str
+    age_s: float  # seconds since the exception, by the pod's own clock
+    traceback: str = ""  # see WorkerExited
+
+
+@dataclass(frozen=True)
 class WorkersFinished:
     """All workers of the round exited 0 by themselves."""
 
@@ -337,6 +350,7 @@ TO_SIDECAR = (
     NextPort,
     WorkersStarted,
     WorkerExited,
+    WorkerRaised,
     WorkersFinished,
     WorkersDrained,
     Unkillable,

@@ -258,6 +258,20 @@ class WorkerFailed:
 
 
 @dataclass(frozen=True)
+class WorkerRaised:
+    """An exception has ended the script of a worker, whose process still runs. It ends no round: WorkerFailed does.
+
+    age_s and the round: as in the launcher's WorkerRaised.
+    """
+
+    token: RoundToken
+    local_rank: int
+    message: str
+    age_s: float
+    traceback: str = ""
+
+
+@dataclass(frozen=True)
 class Finished:
     """All workers of the member exited 0."""
 
@@ -509,6 +523,7 @@ TO_COORDINATOR = (
     Hung,
     CollectiveTimes,
     WorkerFailed,
+    WorkerRaised,
     Finished,
     Replicas,
     ForkFallback,

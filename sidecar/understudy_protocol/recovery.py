@@ -9,6 +9,7 @@ from typing import Optional
 from understudy_protocol.enums import Fault, Strategy, Term, Tier
 
 #: Limits of a recovery's texts and of its list of consequences.
+MAX_MESSAGE_CHARS = 500
 MAX_TRACEBACK_CHARS = 2000
 MAX_CONSEQUENCES = 16
 MAX_CONSEQUENCE_CHARS = 200

@@ -3,7 +3,8 @@
 The worker inherits two files, and their numbers in UNDERSTUDY_STEP_FD as `BELL,PAGE`. torchrun's workers inherit none;
 they open `bell` and `page-LOCAL_RANK` in the folder UNDERSTUDY_STEP_FOLDER:
 
-    BELL   a pipe: a process writes a byte at its first step, and the launcher reads the page at once
+    BELL   a pipe: a process writes a byte at its first step, and the launcher reads the page at once. So does a fork
+           of the zygote whose script has ended with an exception (understudy_zygote/script.py)
     PAGE   mapped: native signed 64-bit words. The launcher reads them four times a second, and at the end
            0 MAGIC      1 calls of step()  2 the newest step  3 the total, or -1, or COUNTED
            4 its time, in ns of CLOCK_MONOTONIC               5 the pid of the process that steps

@@ -283,6 +283,8 @@ class TorchrunSession:
             return [e.SurvivorsFound(tuple(self._workers.survivors()))]
         if isinstance(effect, e.ReadSteps):
             return [*self._steps.read(), *self._steps.read_collectives()]
+        if isinstance(effect, e.ReadExceptions):
+            return [*self._workers.read_exceptions()]
         if isinstance(effect, e.MakeStore):
             return [self._stores.make(effect.keep)]
         if isinstance(effect, e.ReservePort):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Callable, Optional
 
 from understudy_launcher import error_files, process_table
-from understudy_launcher.events import Aim, Survivor, WorkerEnded
+from understudy_launcher.events import Aim, Survivor, WorkerEnded, WorkerRaised
 from understudy_launcher.processes import worker_ended
 from understudy_protocol import pod
 
@@ -130,6 +130,11 @@ class TorchrunWorkers:
     def group_of(self, local_rank: int) -> Optional[int]:
         """The process group of a running worker."""
         return next((worker.pid for worker in self._running.values() if worker.local_rank == local_rank), None)
+
+    def read_exceptions(self) -> list[WorkerRaised]:
+        """The exceptions of the running workers."""
+        found = [error_files.raised(x.error_file, x.local_rank, x.started_at) for x in self._running.values()]
+        return [raised for raised in found if raised is not None]
 
     def survivors(self) -> list[Survivor]:
         """The workers that have not ended."""

@@ -153,6 +153,9 @@ def test_a_damaged_snapshot_in_its_own_pod_is_refused_and_a_copy_of_it_is_restor
     first, *others = recovered(training, status)
     assert first["cause"]["signal"] == "SIGKILL"
     assert others
+    # and the cause is the exception of its pod, which counts for its node, and not a peer that ended sooner
+    assert "DamagedSnapshotError" in others[0]["cause"]["message"]
+    assert (others[0]["cause"]["pod"], others[0]["cause"]["node"]) == (victim.pod, victim.node)
     log = read_log(training.cluster, NAMESPACE, victim.pod, "trainer")
     assert "is damaged (its digest is wrong), and is discarded" in log
     assert others[-1]["restoredFrom"] == "Peer"

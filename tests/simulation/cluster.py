@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tests.simulation.api_server import ApiServer, PodObject
+from tests.simulation.launchers import Launcher
 from tests.simulation.network import Machine, Network
 from tests.simulation.operator_model import OperatorModel
 from tests.simulation.pods import GRACE_S, Pod
@@ -179,6 +180,25 @@ class SimulatedCluster:
         self.world.log(worker.pod, f"FAULT: its worker of rank {worker.rank} ends ({signal or code})")
         self.fails(worker.pod)
         worker.end(code, signal)
+
+    def is_fork(self, worker: SimulatedWorker) -> bool:
+        return self._launcher_of(worker).has_forked(worker)
+
+    def _launcher_of(self, worker: SimulatedWorker) -> Launcher:
+        launcher = next(pod.launcher for pod in self.pods if pod.name == worker.pod)
+        assert launcher is not None
+        return launcher
+
+    def raise_exception(self, worker: SimulatedWorker, text: str, *, disconnects_s: float, ends_s: float) -> None:
+        """The script of a worker ends with an exception. Its process closes its connections, and then ends, after these
+        times.
+        """
+        self.world.log(worker.pod, f"FAULT: its worker of rank {worker.rank} raises an exception, and ends slowly")
+        self.fails(worker.pod)
+        worker.raised, worker.hung, worker.stuck = (text, self.world.now), True, True
+        self._launcher_of(worker).on_raised(worker)
+        self.world.after(disconnects_s, lambda: self.training.raises(worker))
+        self.world.after(ends_s, lambda: worker.end(1, None, text))
 
     def objects(self) -> list[PodObject]:
         return list(self.api.objects.values())

@@ -123,6 +123,7 @@ HOST_NETWORK_SHARE = 1 / 5
 NO_STARTS_SHARE = 1 / 20
 NO_START = "start never comes"
 AT_THE_END = -1.0
+RAISED = "ValueError: a wrong digest"
 
 
 @dataclass(frozen=True)
@@ -251,6 +252,7 @@ class Faults:
         self.cluster, self.world = cluster, cluster.world
         self.over_at = cluster.world.now
         self.struck: list[str] = []
+        self._exceptions = random.Random(f"exceptions-{cluster.world.seed}")
         self._bad_pod: Pod | None = None
         self._bad_rank = self.world.rng.randrange(cluster.setup.actives * cluster.setup.nproc)
         self._at_the_end = [fault for fault in schedule if fault.at == AT_THE_END]
@@ -267,7 +269,7 @@ class Faults:
     def strike(self, fault: Fault) -> None:
         hands: dict[str, Callable[[], object]] = {
             "worker killed": lambda: self._end_worker(None, "SIGKILL"),
-            "worker exits 1": lambda: self._end_worker(1, None),
+            "worker exits 1": self._fail_worker,
             "worker hangs": self._hang_worker,
             HANGS_AT_START: self._hang_at_start,
             NO_START: lambda: self._on_pod(lambda pod: self._start_nothing(pod, fault.lasts_s)),
@@ -318,6 +320,21 @@ class Faults:
     def _end_worker(self, code: int | None, signal: str | None) -> None:
         if workers := self._workers():
             self.cluster.end_worker(self.world.rng.choice(workers), code, signal)
+
+    def _fail_worker(self) -> None:
+        """It raises an exception. A fork may need some time to end: the exception of a fresh process would be known too
+        late to prevent the eviction of a peer.
+        """
+        workers, draws = self._workers(), self._exceptions
+        if not workers:
+            return
+        worker, ends_slowly = self.world.rng.choice(workers), draws.random() < 0.5
+        if ends_slowly and self.cluster.is_fork(worker):
+            disconnects_s = draws.uniform(0.0, 0.5)
+            ends_s = disconnects_s + draws.uniform(0.0, 1.0)
+            self.cluster.raise_exception(worker, RAISED, disconnects_s=disconnects_s, ends_s=ends_s)
+        else:
+            self.cluster.end_worker(worker, 1, None)
 
     def _workers(self) -> list[SimulatedWorker]:
         return [w for pod in self.cluster.seated() if not pod.machine.frozen for w in pod.workers()]

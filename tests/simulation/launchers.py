@@ -104,6 +104,8 @@ class Launcher(Process):
             self.later(0.0, lambda: self.handle(e.SurvivorsFound(survivors)))
         elif isinstance(effect, e.ReadSteps):
             self.later(0.0, self._read_steps)
+        elif isinstance(effect, e.ReadExceptions):
+            self._read_exceptions()
         elif isinstance(effect, e.Log):
             self.world.log(self.pod.name, effect.text)
         elif isinstance(effect, e.Exit) and self.alive:
@@ -228,6 +230,21 @@ class Launcher(Process):
         for read in pages.values():
             self.handle(read)
 
+    def has_forked(self, worker: SimulatedWorker) -> bool:
+        return worker.local_rank in self._forked
+
+    def on_raised(self, worker: SimulatedWorker) -> None:
+        """An exception is in the error file of a worker. A fork also rings its bell."""
+        if self.has_forked(worker):
+            self.post(self._read_exceptions)
+
+    def _read_exceptions(self) -> None:
+        for worker in self.workers.values():
+            if worker.alive and not worker.signaled and worker.raised is not None:
+                (text, at), worker.raised = worker.raised, None
+                raised = e.WorkerRaised(worker.local_rank, text, self.world.now - at)
+                self.later(0.0, lambda raised=raised: self.handle(raised))  # type: ignore[misc]
+
     def _reap(self, worker: SimulatedWorker, code: int | None, signal: str | None, message: str) -> None:
         self._read_steps()
         shell = {"SIGKILL": 137, "SIGTERM": 143}[signal] if signal is not None else code
@@ -243,6 +260,7 @@ class Launcher(Process):
         worker = self.workers.get(signal.local_rank)
         if worker is None or not worker.alive:
             return
+        worker.signaled = True
         if worker.unkillable:
             worker.killed = worker.killed or signal.aim is e.Aim.KILL_GROUP
         elif signal.aim is e.Aim.STOP_GROUP:

@@ -44,6 +44,7 @@ from understudy_sidecar.membership import (
     member_link,
     member_workers,
     quorum,
+    raised,
     rebuilding,
     restoring,
     rollouts,
@@ -59,6 +60,7 @@ from understudy_sidecar.membership.core import Core, CoreEffect
 from understudy_sidecar.membership.first_failure import FirstFailure
 from understudy_sidecar.membership.liveness import LauncherWatch
 from understudy_sidecar.membership.losses import Losses
+from understudy_sidecar.membership.pending import PendingDecisions
 from understudy_sidecar.membership.rebuilding import PreviousRound
 from understudy_sidecar.membership.recoveries import MAX_RECOVERIES, RecoveryLog
 from understudy_sidecar.membership.roster import MemberRecord as Record
@@ -651,5 +653,15 @@ SCHEDULED = (
         "the failure that is reported first is blamed",
         _patch(FirstFailure, "add", _never),
         test_schedules.test_the_worker_that_failed_first_is_blamed_although_another_one_is_reported_before,
+    ),
+    ScheduledMutation(
+        "an exception counts only at the end of its process",
+        _patch(PendingDecisions, "on_raised", _nothing),
+        partial(test_schedules.test_a_worker_whose_process_ends_long_after_its_exception_is_the_cause, True),
+    ),
+    ScheduledMutation(
+        "no exception is read when a round replaces workers",
+        _patch(raised, "_revise_decided", _nothing),
+        partial(test_schedules.test_a_worker_whose_process_ends_long_after_its_exception_is_the_cause, False),
     ),
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from unittest import mock
 
+import pytest
+
 from tests.simulation import network
 from tests.simulation.cluster import Setup
 from tests.simulation.pods import Pod
@@ -158,6 +160,29 @@ def test_the_worker_that_failed_first_is_blamed_although_another_one_is_reported
         job.next_round_steps()
     # then the first one is the cause
     assert job.recovery().cause.pod == first.name
+
+
+@pytest.mark.parametrize("zygotes", [pytest.param(True, id="forks"), pytest.param(False, id="fresh processes")])
+def test_a_worker_whose_process_ends_long_after_its_exception_is_the_cause(zygotes: bool) -> None:
+    # given a job in its second round, whose workers end as soon as a peer has gone
+    job = Job(Setup(actives=3, spares=0, machines=8, steps=400, zygotes=zygotes))
+    first, second, _ = job.members
+    job.cluster.end_worker(second.workers()[0], None, "SIGKILL")
+    job.next_round_steps()
+    for worker in job.cluster.workers:
+        worker.stuck = False
+    # when a worker raises an exception, loses its connections 0.2 s later, and ends after a second
+    (worker,) = first.workers()
+    assert job.cluster.is_fork(worker) is zygotes
+    job.cluster.raise_exception(worker, "ValueError: a wrong digest", disconnects_s=0.2, ends_s=1.0)
+    # then the next round does not wait for its end
+    assert job.next_round_steps() < 2.0
+    # and the exception is the cause, and its pod is charged
+    assert (job.recovery().cause.pod, job.recovery().cause.message) == (first.name, "ValueError: a wrong digest")
+    leader = coordinator_of(job.coordinator_pod())
+    assert leader is not None
+    counted = leader.state.fault_history.in_window(leader.state.now)
+    assert [fault.pod_uid for fault in counted if fault.is_charged] == [second.uid, first.uid]
 
 
 def test_a_worker_that_fails_after_each_first_step_does_not_cost_a_round_a_second() -> None:

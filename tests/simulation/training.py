@@ -60,6 +60,8 @@ class SimulatedWorker:
     stuck: bool = False  # does not react to SIGTERM, nor to its peers' end
     unkillable: bool = False  # nor to SIGKILL: it sleeps in the kernel as soon as a fault comes
     killed: bool = False  # it got SIGKILL, but may be unkillable
+    signaled: bool = False  # it got a signal of its launcher
+    raised: tuple[str, float] | None = None  # text and time of its exception, once its script has ended with one
     stepped: bool = False
     hung: bool = False  # lives, and makes no more steps
     code: int | None = None  # its exit code, once it has ended by itself
@@ -249,6 +251,13 @@ class Training:
             self.resume(group)
             for ended in [w for w in group.workers.values() if not w.alive and not w.done]:
                 self._notify_peers(group, ended)
+
+    def raises(self, worker: SimulatedWorker) -> None:
+        """Its process is about to end, and has closed its connections."""
+        if worker.alive:
+            group = self._group(worker)
+            group.broken = True
+            self._notify_peers(group, worker)
 
     def lost_power(self, worker: SimulatedWorker) -> None:
         """The worker is dead, and no kernel reports it to its peers."""

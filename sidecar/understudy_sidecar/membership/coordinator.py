@@ -56,6 +56,7 @@ from understudy_sidecar.membership import (
     leaving,
     proactive,
     quorum,
+    raised,
     rebuilding,
     restoring,
     rollouts,
@@ -288,6 +289,9 @@ class Coordinator:
         if isinstance(message, _ENDS_OF_WORKERS) and (
             proactive.on_ended(state, member, message, now) or leaving.on_ended(state, member, message)
         ):
+            return
+        if isinstance(message, m.WorkerRaised):
+            raised.on_raised(state, member, message, now)
             return
         self._on_message(member, message, now)
         if isinstance(message, m.WorkerFailed):

@@ -3,10 +3,11 @@
 Rules: a fault is counted when all failures of its round are gathered, and the first of them is the cause
 (first_failure.py). The coordinator evicts a member, or ends the job, only if that member certainly failed first, so it
 pings all other actives before. An active that does not answer was lost earlier, and is the cause. So is an active that
-was asked to end before its answer. If a report of an earlier failure arrives meanwhile, the order is uncertain, and no
-member is evicted. A coordinator without a majority counts no fault and ends no job for a spent budget: it may be
-partitioned or replaced, and the worker may have failed because of that. The member is removed by eviction.py. A drill
-(drills.py) evicts no member.
+was asked to end before its answer. If a report of an earlier failure arrives meanwhile, that failure is the cause, and
+its own step of the ladder follows. If the order is uncertain, no member is evicted. If the workers restart in place, an
+exception that is reported until the recovery ends may still prove to be the cause (raised.py). A coordinator without a
+majority counts no fault and ends no job for a spent budget: it may be partitioned or replaced, and the worker may have
+failed because of that. The member is removed by eviction.py. A drill (drills.py) evicts no member.
 """
 
 from dataclasses import replace
@@ -18,10 +19,10 @@ from understudy_protocol.recovery import CountedFault
 from understudy_sidecar.membership import config_change, ending, faults
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.eviction import evict
-from understudy_sidecar.membership.first_failure import UNKNOWN, FailureReport, FirstFailure, bounded_time
+from understudy_sidecar.membership.first_failure import FailureReport, FirstFailure, bounded_time
 from understudy_sidecar.membership.ladder import FaultCase, LadderDecision, LadderStep, choose_step
 from understudy_sidecar.membership.node_facts import MAX_FINDING_CHARS
-from understudy_sidecar.membership.pending import PendingFault, PendingStep
+from understudy_sidecar.membership.pending import DecidedFault, PendingFault, PendingStep
 from understudy_sidecar.membership.roster import MemberRecord
 from understudy_sidecar.membership.round_state import RoundPhase
 
@@ -36,24 +37,30 @@ def count_fault(
     at: float,
     now: float,
     *,
-    failed_at: float = UNKNOWN,
+    failures: FirstFailure | None = None,
     keep_reason: str = "",
 ) -> None:
-    """Recover from the fault of the open log entry that began at `at`; without a majority, leave it pending."""
+    """Recover from the fault of the open log entry that began at `at`; without a majority, leave it pending.
+
+    failures: of the round, of which this one is the first; None: its time is unknown.
+    """
+    failures = failures or FirstFailure(FailureReport(member.uid, cause))
     if now < state.round.gathers_until or not state.has_majority():
-        failures = FirstFailure(FailureReport(member.uid, cause, failed_at))
         state.pending.wait_for_fault(PendingFault(failures, at, keep_reason))
         return
-    case = replace(_case(state, member, cause, keep_reason, now), is_drill=_is_drill(state, at))
+    why_kept, is_drill = keep_reason or ("" if failures.is_certain else UNCERTAIN), _is_drill(state, at)
+    case = replace(_case(state, member, cause, why_kept, now), is_drill=is_drill)
     decision = choose_step(case, state.fault_history.limits)
     if decision.step is LadderStep.IN_PLACE:
-        is_certain = not keep_reason and not _is_drill(state, at)
-        _restart_or_fail(state, member, cause, decision, at, now, is_certain=is_certain)
+        _restart_or_fail(state, member, cause, decision, at, now, is_certain=not why_kept and not is_drill)
+        failed = DecidedFault(failures, at, state.round.token, state.round.size, state.round.formed_at)
+        state.pending.decide(None if is_drill else failed)
         return
     others = [x for x in state.roster.active_members() if x is not member]
     number = state.send_heartbeat([x.link for x in others if x.link is not None])
     until = now + state.silence.answer_s_of(len(others))
-    step = PendingStep(member.uid, cause, decision, at, failed_at, number, until, {x.uid for x in others})
+    unanswered = {x.uid for x in others}
+    step = PendingStep(member.uid, cause, decision, at, failures, number, until, keep_reason, unanswered)
     state.pending.wait_for_answers(step)
     state.log(f"asks {len(others)} members for an answer before {step.action} ({decision.reason})")
 
@@ -74,18 +81,36 @@ def on_later_failure(state: CoordinatorState, member: MemberRecord, failed: m.Wo
         return
     if failed.token != state.round.token or member.group_rank is None:
         return
-    at, cause = (
-        bounded_time(failed.at, state.round.formed_at, now),
-        faults.cause_of(state, member, failed, failed.message),
-    )
-    is_of_step = state.pending.on_failure(member.uid, member.name, at)
-    pending = None if is_of_step else state.pending.fault
-    if pending is None or not pending.failures.add(FailureReport(member.uid, cause, at)):
+    at = bounded_time(failed.at, state.round.formed_at, now)
+    cause = faults.cause_of(state, member, failed, failed.message)
+    if not revise_pending(state, member, FailureReport(member.uid, cause, at), now):
         faults.add_consequence(state, cause)
-        return
-    state.recovery_log.set_cause(pending.at, cause)
+
+
+def revise_pending(state: CoordinatorState, member: MemberRecord, report: FailureReport, now: float) -> bool:
+    """Make this failure the cause of the fault that is not decided yet, if it was earlier. Whether it is the cause."""
+    pending, step = state.pending.fault, state.pending.step
+    if step is not None and step.failures.add(report):
+        state.pending.end_step()
+        state.round_check.request()
+        set_cause(state, step.at, report.cause)
+        count_fault(state, member, report.cause, step.at, now, failures=step.failures, keep_reason=step.keep_reason)
+        return True
+    if step is not None:
+        state.pending.on_failure(member.uid, member.name, report.at)
+        return False
+    if pending is None or not pending.failures.add(report):
+        return False
+    set_cause(state, pending.at, report.cause)
+    return True
+
+
+def set_cause(state: CoordinatorState, at: float, cause: Cause) -> None:
+    """The worker of this cause failed earlier than the cause of the recovery that began at `at`."""
+    state.recovery_log.set_cause(at, cause)
     state.notify_observers()
-    state.log(f"a worker of {member.name} failed earlier, by its node's clock: {failed.message}")
+    state.config_changes.send_snapshot_later(state.now)
+    state.log(f"a worker of {cause.pod} failed earlier: {cause.message}")
 
 
 def deadline(state: CoordinatorState) -> float | None:
@@ -120,8 +145,8 @@ def _count_pending_fault(state: CoordinatorState, now: float) -> None:
     first = pending.failures.first
     member = state.roster.members.get(first.pod_uid)
     if member is not None and member.uid not in state.roster.leaving:  # a leaving member ends anyway, uncharged
-        keep_reason = pending.keep_reason or ("" if pending.failures.is_certain else UNCERTAIN)
-        count_fault(state, member, first.cause, pending.at, now, failed_at=first.at, keep_reason=keep_reason)
+        failures, keep_reason = pending.failures, pending.keep_reason
+        count_fault(state, member, first.cause, pending.at, now, failures=failures, keep_reason=keep_reason)
 
 
 def _take_step(state: CoordinatorState, step: PendingStep, now: float) -> None:

@@ -38,6 +38,10 @@ class FaultHistory:
         """The recovery that began at `at` turned out to have another cause."""
         self._all = [fault for fault in self._all if fault.at != at]
 
+    def blame(self, at: float, pod_uid: str, rank: int | None) -> None:
+        """Another pod and rank turned out to be the cause of the recovery that began at `at`."""
+        self._all = [replace(fault, pod_uid=pod_uid, rank=rank) if fault.at == at else fault for fault in self._all]
+
     def is_counted(self, at: float) -> bool:
         """Whether the fault of the recovery that began at `at` was counted."""
         return any(fault.at == at for fault in self._all)

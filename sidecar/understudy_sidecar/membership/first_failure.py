@@ -2,7 +2,9 @@
 
 One failure aborts workers of many pods within milliseconds, and a worker that raises an exception may end after the
 peers that it aborts. So the report that arrives first is often not about the first failure. Each report has the time of
-its failure, by the clock of its machine: of the exception if torch's error file has one, else of the worker's end.
+its failure, by the clock of its machine: of the exception if torch's error file has one, else of the worker's end. The
+report of an exception whose worker has not ended yet has its age instead, which no clock of another machine affects:
+a delay of the report can only make the exception seem later.
 
 Rules:
 - The failure that was reported first is the first one, unless another one is earlier by more than the clocks may
@@ -11,28 +13,46 @@ Rules:
 - A time more than CLOCK_ERROR_S before the round was formed is impossible, and so is a time after its report has
   arrived: the clock is wrong, or the pod lies. Then the time of arrival counts. A time that is less than CLOCK_ERROR_S
   before the round counts as the beginning of the round.
+- A worker that has lost its connection to another worker did not fail first, whatever the times are, if a worker has
+  failed in another way at most LOST_WITHIN_S later. This is known from the text of its exception.
 - Clocks alone evict no pod. A pod has certainly failed first only if the first report came from this pod or from its
-  node, and no other failure has an earlier time.
+  node, and no other failure has an earlier time. Lost connections do not count here, and an age is no clock.
 """
 
 import math
+import re
 from dataclasses import dataclass, field
 
 from understudy_protocol.observer import Cause
 
 #: The largest difference between the clocks of two nodes.
 CLOCK_ERROR_S = 0.1
+#: A worker may lose its connection before the exception of its peer is stored, for example in a `finally` block.
+LOST_WITHIN_S = 1.0
 #: A failure without a reported time: no other failure counts as earlier.
 UNKNOWN = -math.inf
+#: Texts of gloo, NCCL (ncclRemoteError) and torch's store.
+_LOST_CONNECTION = re.compile(
+    r"gloo/transport/|remote process exited or there was a network error|DistNetworkError|"
+    r"Did the remote server shutdown or crash|(?:recv|send)\w+ failed on SocketImpl"
+)
 
 
 @dataclass(frozen=True)
 class FailureReport:
-    """A worker's failure. at: by the clock of its machine, within bounds (`bounded_time`); or UNKNOWN."""
+    """A worker's failure. at: by the clock of its machine, within bounds (`bounded_time`); or UNKNOWN.
+
+    is_alive: the worker has raised an exception, and its process has not ended. Then `at` is known from its age.
+    """
 
     pod_uid: str
     cause: Cause
     at: float = UNKNOWN
+    is_alive: bool = False
+
+    @property
+    def is_lost_connection(self) -> bool:
+        return _LOST_CONNECTION.search(self.cause.message) is not None
 
 
 @dataclass
@@ -48,17 +68,33 @@ class FirstFailure:
 
     def add(self, report: FailureReport) -> bool:
         """Whether this report is the first failure now."""
+        is_same = (report.pod_uid, report.cause.rank) == (self.first.pod_uid, self.first.cause.rank)
+        if is_same or (report.is_lost_connection and not self.first.is_lost_connection):
+            return False
+        if self._is_cause_of_lost_connection(report):
+            self.first, self._reported_on, self._earliest_at = report, report.cause.node, report.at
+            return True
         self._earliest_at = min(self._earliest_at, report.at)
         error_s = 0.0 if report.cause.node == self.first.cause.node else CLOCK_ERROR_S
         if report.at >= self.first.at - error_s:
             return False
         self.first = report
+        self._reported_on = report.cause.node if report.is_alive else self._reported_on
         return True
+
+    def _is_cause_of_lost_connection(self, report: FailureReport) -> bool:
+        is_other = self.first.is_lost_connection and not report.is_lost_connection
+        return is_other and report.at <= self.first.at + LOST_WITHIN_S
 
     @property
     def is_certain(self) -> bool:
         """Whether no other pod can have failed first."""
         return self.first.cause.node == self._reported_on and self.first.at <= self._earliest_at
+
+
+def time_of_age(age_s: float, formed_at: float, arrived_at: float) -> float:
+    """The time of an exception that is this old; not before its round was formed."""
+    return max(formed_at, arrived_at - age_s) if age_s >= 0.0 else arrived_at
 
 
 def bounded_time(at: float, formed_at: float, arrived_at: float) -> float:

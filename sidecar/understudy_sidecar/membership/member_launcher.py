@@ -110,6 +110,8 @@ def _on_message(me: MemberState, message: object, now: float) -> None:
             me.launcher.devices.on_readiness(message, now)
         case l.Unkillable():
             on_unkillable(me, message)
+        case l.WorkerRaised():
+            member_workers.on_raised(me, message)
         case l.Terminating(grace_s, verdict):
             member_end.on_leave(me, m.Leaving("the trainer container got SIGTERM", grace_s, verdict), now)
         case _:

@@ -1,9 +1,10 @@
 """The workers of this pod: the round that they belong to, their reports, and the fence.
 
-Rules: messages are ordered by their token: the member drops those of other rounds than its newest. Each member sends
-the first step of a round. Only the member of rank 0 sends the later steps: O(1) for the coordinator. A step after a
-reported hang, or after a Join of a stopped training, is sent too: it cancels that report. If no coordinator has
-renewed the lease for the fence time, the launcher stops the workers.
+Rules: messages are ordered by their token: the member drops those of other rounds than its newest, except for the
+exceptions of workers that a newer round has replaced. Each member sends the first step of a round. Only the member of
+rank 0 sends the later steps: O(1) for the coordinator. A step after a reported hang, or after a Join of a stopped
+training, is sent too: it cancels that report. If no coordinator has renewed the lease for the fence time, the launcher
+stops the workers.
 """
 
 from dataclasses import replace
@@ -65,6 +66,12 @@ def on_message(me: MemberState, message: object, now: float) -> None:
             me.send(m.Hung(token, local_rank, step, at, silent_s))
         case _:
             pass  # of a round that is over
+
+
+def on_raised(me: MemberState, raised: l.WorkerRaised) -> None:
+    """Also of a worker that a newer round replaces."""
+    if raised.token <= me.workers.token:
+        me.send(m.WorkerRaised(raised.token, raised.local_rank, raised.message, raised.age_s, raised.traceback))
 
 
 def report_start(me: MemberState) -> None:

@@ -1,9 +1,13 @@
-"""The fault of a worker, or the last step of its ladder, that waits for a decision: facts. escalation.py decides."""
+"""The fault of a worker, or the last step of its ladder, that waits for a decision: facts. escalation.py decides.
+
+Also the newest fault that was decided, because an exception that is reported later may be its cause.
+"""
 
 from dataclasses import dataclass, field
 
+from understudy_protocol.enums import NO_ROUND, RoundToken
 from understudy_protocol.observer import Cause
-from understudy_sidecar.membership.first_failure import FirstFailure
+from understudy_sidecar.membership.first_failure import FailureReport, FirstFailure
 from understudy_sidecar.membership.ladder import LadderDecision, LadderStep
 
 
@@ -15,9 +19,10 @@ class PendingStep:
     cause: Cause
     decision: LadderDecision
     at: float  # when its recovery began
-    failed_at: float  # when its worker failed (first_failure.py)
+    failures: FirstFailure  # of the round, of which its worker's is the first
     heartbeat: int
     until: float
+    keep_reason: str = ""  # see PendingFault
     unanswered: set[str] = field(default_factory=set)  # uids of actives without an answer to it or a later one
     earlier_failure: str = ""  # name of a member whose worker failed earlier, by its own report
 
@@ -36,10 +41,42 @@ class PendingFault:
     keep_reason: str  # why its pod cannot be evicted
 
 
+@dataclass(frozen=True)
+class DecidedFault:
+    """A worker's fault for which all workers restart in place."""
+
+    failures: FirstFailure
+    at: float  # when its recovery began
+    token: RoundToken  # of the round that failed
+    size: int
+    formed_at: float
+
+
 @dataclass
 class PendingDecisions:
     fault: PendingFault | None = None
     step: PendingStep | None = None
+    decided: DecidedFault | None = None
+    raised: FirstFailure | None = None  # the exceptions of the workers of this round that have not ended:
+    raised_in: RoundToken = NO_ROUND
+
+    def on_raised(self, token: RoundToken, report: FailureReport) -> None:
+        """A worker of the running round has raised an exception: the round ends when a worker ends."""
+        if self.raised is None or self.raised_in != token:
+            self.raised, self.raised_in = FirstFailure(report), token
+        else:
+            self.raised.add(report)
+
+    def failures_with(self, token: RoundToken, report: FailureReport) -> FirstFailure:
+        """The failures of this round: a worker has ended, and others may have raised an exception before."""
+        raised, self.raised = self.raised, None
+        if raised is None or self.raised_in != token:
+            return FirstFailure(report)
+        raised.add(report)
+        return raised
+
+    def decide(self, decided: DecidedFault | None) -> None:
+        self.decided = decided
 
     def wait_for_fault(self, fault: PendingFault) -> None:
         self.fault = fault
@@ -77,7 +114,7 @@ class PendingDecisions:
 
         Whether the worker that has reached the step may have failed later.
         """
-        if self.step is None or uid == self.step.uid or (at is not None and at >= self.step.failed_at):
+        if self.step is None or uid == self.step.uid or (at is not None and at >= self.step.failures.first.at):
             return False
         self.step.earlier_failure = name
         return True

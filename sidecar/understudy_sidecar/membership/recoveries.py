@@ -75,14 +75,24 @@ class RecoveryLog:
 
     def set_cause(self, at: float, cause: Cause) -> None:
         """Set another worker as the cause of the open entry that began at `at`: it failed earlier."""
-        self._set_open([_with_new_cause(entry, cause) if entry.detected_at == at else entry for entry in self.open])
+        is_revised = [entry.detected_at == at and entry.fault in WORKER_FAULTS for entry in self.open]
+        entries = zip(self.open, is_revised, strict=True)
+        self._set_open([_with_new_cause(entry, cause) if revised else entry for entry, revised in entries])
 
     def add_consequence(self, cause: Cause) -> bool:
-        """Add a worker's failure to the newest entry without a round. Whether an entry has changed."""
+        """Add a worker's failure to the newest entry without a round. Whether an entry has changed.
+
+        If the cause is the exception of a worker that had not ended, the entry gets its exit code.
+        """
         index = next((i for i in reversed(range(len(self.open))) if self.open[i].strategy is None), None)
-        if index is None or _worker(cause) == _worker(self.open[index].cause):
+        if index is None:
             return False
-        before, self.open[index] = self.open[index], _with_consequence(self.open[index], cause)
+        before = self.open[index]
+        is_cause = _worker(cause) == _worker(before.cause)
+        if not is_cause:
+            self.open[index] = _with_consequence(before, cause)
+        elif before.fault is Fault.PROCESS and before.cause.exit_code is None and before.cause.signal is None:
+            self.open[index] = replace(before, cause=cause)
         return self.open[index] != before
 
     def newest_worker_fault(self) -> Recovery | None:
@@ -277,9 +287,10 @@ def _worker(failure: Cause | Consequence) -> tuple[int | None, str]:
 
 def _with_new_cause(entry: Recovery, cause: Cause) -> Recovery:
     """With an earlier failure as the cause: the previous cause is the first consequence."""
-    former = _with_consequence(replace(entry, consequences=()), entry.cause)
-    listed = (*former.consequences, *entry.consequences)[:MAX_CONSEQUENCES]
-    return replace(former, cause=cause, consequences=listed)
+    others = tuple(x for x in entry.consequences if _worker(x) != _worker(cause))
+    count = entry.consequence_count - (len(entry.consequences) - len(others))
+    former = _with_consequence(replace(entry, consequences=(), consequence_count=count), entry.cause)
+    return replace(former, cause=cause, consequences=(*former.consequences, *others)[:MAX_CONSEQUENCES])
 
 
 def _with_consequence(entry: Recovery, cause: Cause) -> Recovery:

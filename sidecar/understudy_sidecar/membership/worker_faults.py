@@ -1,6 +1,7 @@
 """A worker's fault ends the running round: the first fault is its cause, unless it is the consequence of another one.
 
-Rules: a worker may have failed in a collective because another one hangs, so reports of hangs count first. While a
+Rules: a worker that has raised an exception before may be the cause, although its process has not ended (raised.py). A
+worker may have failed in a collective because another one hangs, so reports of hangs count first. While a
 member is leaving (its workers may still save), failures of workers are its consequence. A member whose connection is
 silent is lost, and is the cause. The coordinator has already dropped messages of other rounds than the running one.
 escalation.py decides about the recovery, once the other failures of the round are gathered.
@@ -11,7 +12,7 @@ from understudy_protocol.enums import CloseReason, Fault, WorkersState
 from understudy_protocol.observer import Cause
 from understudy_sidecar.membership import ending, escalation, faults, hangs, leaving, quorum
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
-from understudy_sidecar.membership.first_failure import UNKNOWN, bounded_time
+from understudy_sidecar.membership.first_failure import FailureReport, FirstFailure, bounded_time
 from understudy_sidecar.membership.roster import MemberRecord
 
 
@@ -56,16 +57,18 @@ def open_worker_fault(
     cause: Cause,
     now: float,
     *,
-    failed_at: float = UNKNOWN,
+    failures: FirstFailure | None = None,
     keep_reason: str = "",
 ) -> None:
-    """End the running round with this fault. keep_reason: why the member's pod cannot be evicted."""
+    """End the running round with this fault. failures: see `count_fault`. keep_reason: why the member's pod cannot be
+    evicted.
+    """
     faults.open_fault(state, fault, cause, now)
     if fault is Fault.PROCESS:
         state.backoff.on_failure(now)
         if state.backoff.is_waiting(now):
             state.log(f"the next round waits for {state.backoff.reason}")
-    escalation.count_fault(state, member, cause, now, now, failed_at=failed_at, keep_reason=keep_reason)
+    escalation.count_fault(state, member, cause, now, now, failures=failures, keep_reason=keep_reason)
 
 
 def _mark_failed(state: CoordinatorState, member: MemberRecord) -> None:
@@ -86,8 +89,11 @@ def _on_failure(
         return
     if state.round.size * state.shape.nproc_per_node > 1:
         state.round.gather(now + faults.GATHER_S)
-    failed_at = bounded_time(failed.at, state.round.formed_at, now)
-    open_worker_fault(state, Fault.PROCESS, member, cause, now, failed_at=failed_at)
+    at = bounded_time(failed.at, state.round.formed_at, now)
+    failures = state.pending.failures_with(state.round.token, FailureReport(member.uid, cause, at))
+    first, culprit = failures.first, state.roster.members.get(failures.first.pod_uid, member)
+    open_worker_fault(state, Fault.PROCESS, culprit, first.cause, now, failures=failures)
+    faults.add_consequence(state, cause)  # unless it is the first failure
 
 
 def _on_hang(state: CoordinatorState, hang: hangs.Hang, now: float) -> None:

@@ -45,9 +45,10 @@ def terms(*ranks: int) -> list[e.Effect]:
 
 
 class Driven:
-    """A supervisor of two workers, the time, and every effect except the log lines.
+    """A supervisor of two workers, the time, and every effect except the log lines and the reads.
 
-    pages: the workers' reports for the next read. leftovers: whether a process has left its worker's group; else each
+    pages: the workers' reports for the next read. raised: the exceptions that the next read of error files finds.
+    leftovers: whether a process has left its worker's group; else each
     kill of leftovers finds none.
     """
 
@@ -84,6 +85,7 @@ class Driven:
         )
         self.log: list[str] = []
         self.pages: list[e.StepsRead] = []
+        self.raised: list[e.WorkerRaised] = []
         self.leftovers = False
         assert self.do(e.LauncherStarted(worker_grace_period_s)) == [
             e.ReservePort(),
@@ -103,10 +105,13 @@ class Driven:
         if e.ReadSteps() in effects:
             pages, self.pages = self.pages, []
             effects += self.do(*pages)
+        if e.ReadExceptions() in effects:
+            raised, self.raised = self.raised, []
+            effects += self.do(*raised)
         if KILL_LEFTOVERS in effects and not self.leftovers:
             effects.remove(KILL_LEFTOVERS)
             effects += self.do(e.GroupEmptied(LEFTOVERS))
-        return [effect for effect in effects if not isinstance(effect, (e.Log, e.ReadSteps))]
+        return [effect for effect in effects if not isinstance(effect, (e.Log, e.ReadSteps, e.ReadExceptions))]
 
     def later(self, seconds: float) -> list[e.Effect]:
         """Advance the time, with a Tick at each deadline."""

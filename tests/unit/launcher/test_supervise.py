@@ -68,6 +68,28 @@ def test_a_newer_round_waits_until_no_process_of_the_old_one_is_left(before: Any
     assert driven.do(gone[-1]) == [e.Spawn(start(1)), e.Report(m.WorkersStarted(token(1)))]
 
 
+def test_exceptions_of_replaced_workers_are_read_before_the_workers_are_killed() -> None:
+    # given a worker that has raised an exception, and whose process still runs
+    driven = running(7)
+    driven.raised = [e.WorkerRaised(1, "ValueError: a wrong digest", 0.4, "line 7")]
+    # when the next round replaces it
+    first, *others = driven.supervisor.handle(start(8), driven.now)
+    # then its exception is read first, and reported for its own round
+    assert first == e.ReadExceptions()
+    assert [x for x in others if isinstance(x, e.Signal)] == [KILL_LEFTOVERS, *kills(0, 1)]
+    raised = m.WorkerRaised(token(7), 1, "ValueError: a wrong digest", 0.4, "line 7")
+    assert driven.do(*driven.raised) == [e.Report(raised)]
+    assert driven.phase is LauncherPhase.STARTING
+
+
+def test_an_exception_ends_nothing() -> None:
+    driven = running()
+    raised = e.WorkerRaised(1, "ValueError: a wrong digest", 0.0)
+    assert driven.do(raised) == [e.Report(m.WorkerRaised(token(0), 1, "ValueError: a wrong digest", 0.0))]
+    assert driven.phase is LauncherPhase.RUNNING
+    assert driven.hello().workers is WorkersState.RUNNING
+
+
 def test_children_that_outlive_their_worker_delay_the_next_round() -> None:
     driven = running()
     driven.do(start(1), ended(0, 137, "SIGKILL"), ended(1, 137, "SIGKILL"), e.GroupEmptied(0))

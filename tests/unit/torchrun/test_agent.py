@@ -247,7 +247,8 @@ def test_a_step_that_is_read_late_does_not_count_for_the_next_round() -> None:
 
 def test_a_newer_round_interrupts_the_agent_which_then_begins_it() -> None:
     driven = running()
-    assert driven.do(start(1)) == [], "a worker that dies before the agent polls costs it a restart"
+    read = [e.ReadExceptions()]
+    assert driven.do(start(1)) == read, "a worker that dies before the agent polls costs it a restart"
     assert driven.looks_around() == [KILL]
     assert driven.do(died(0)) == []
     effects = driven.do(died(1))
@@ -296,7 +297,8 @@ def test_neighbors_that_the_agent_ends_have_not_failed() -> None:
 def test_the_next_round_does_not_wait_until_the_agent_has_ended_the_neighbors() -> None:
     driven = running()
     driven.do(died(1))
-    assert driven.do(start(1)) == [KILL], "the agent may wait 30 s for a worker that ignores SIGTERM"
+    replaced = driven.do(start(1))
+    assert replaced == [e.ReadExceptions(), KILL], "the agent may wait 30 s for a worker that ignores SIGTERM"
     assert answers(driven.wants_round()) == [c.BeginRound(start(1))]
 
 
@@ -321,7 +323,7 @@ def test_a_worker_reaped_too_soon_has_failed_if_the_agent_does_not_call() -> Non
     driven.do(unseen(1))
     (report,) = reports(driven.later(UNCLEAR_S))
     assert (report.local_rank, report.message) == (1, "RuntimeError: from its error file")
-    assert driven.do(start(1)) == [KILL]
+    assert driven.do(start(1)) == [e.ReadExceptions(), KILL]
     assert answers(driven.wants_round()) == [c.BeginRound(start(1))]
 
 

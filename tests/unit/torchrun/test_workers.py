@@ -101,6 +101,19 @@ def test_a_workers_exit_status_is_read_without_reaping_it(
     assert started.processes[0].wait() == (exit_code if exit_code is not None else -9)
 
 
+def test_the_exception_of_a_worker_that_runs_is_read(started: Started, tmp_path: Path) -> None:
+    # given a worker without an exception
+    error = tmp_path / "error.json"
+    started.start("sleep 600", rank=5, size=2, TORCHELASTIC_ERROR_FILE=str(error))
+    started.see(1)
+    assert started.workers.read_exceptions() == []
+    # when it has one, and its process runs
+    error.write_text(json.dumps({"message": {"message": "RuntimeError: NCCL"}}))
+    # then it is read
+    (raised,) = started.workers.read_exceptions()
+    assert (raised.local_rank, raised.message) == (1, "RuntimeError: NCCL")
+
+
 def test_a_reaped_workers_exit_status_is_unknown_except_for_its_error_file(started: Started, tmp_path: Path) -> None:
     error = tmp_path / "error.json"
     error.write_text(json.dumps({"message": {"message": "RuntimeError: NCCL"}}))

@@ -154,12 +154,25 @@ def _recoveries(before: JobStatus, status: JobStatus) -> Iterator[Event]:
         elif adds_to(entry, known.get(identity)):
             reason = "OutOfMemory" if "ran out of memory" in entry.cause.message else "Disrupted"
             yield Event("Warning", reason, f"{entry.fault.value}: {_cause(entry.cause)}", _key("cause", identity))
+        elif identity in known and _has_other_cause(entry, known[identity]):
+            yield _revised(identity, entry, known[identity])
         if not entry.is_open and (identity not in known or known[identity].is_open):
             yield _recovered(identity, entry)
 
 
 def _detected(identity: tuple[str, int], entry: RecoveryStatus) -> Event:
     return Event("Warning", "FaultDetected", f"{entry.fault.value}: {_cause(entry.cause)}", _key("fault", identity))
+
+
+def _has_other_cause(entry: RecoveryStatus, before: RecoveryStatus) -> bool:
+    """Whether another pod than before is the cause. (A job restart has no pod.)"""
+    return bool(entry.cause.pod and before.cause.pod) and entry.cause.pod != before.cause.pod
+
+
+def _revised(identity: tuple[str, int], entry: RecoveryStatus, before: RecoveryStatus) -> Event:
+    """The coordinator has learned that another pod failed first."""
+    message = f"{entry.fault.value}: {_cause(entry.cause)}; it failed before {_subject(before.cause)}"
+    return Event("Warning", "FaultDetected", message, _key(f"fault of {entry.cause.pod}", identity))
 
 
 def _recovered(identity: tuple[str, int], entry: RecoveryStatus) -> Event:
@@ -193,9 +206,13 @@ def _restarts_of_world(status: JobStatus) -> int:
 
 
 def _cause(cause: CauseStatus) -> str:
-    subject = f"rank {cause.rank} on {cause.pod}" if cause.rank is not None else cause.pod
+    subject = _subject(cause)
     location = f" (node {cause.node})" if cause.node else ""
     return f"{subject}{location}: {cause.message}" if subject else cause.message
+
+
+def _subject(cause: CauseStatus) -> str:
+    return f"rank {cause.rank} on {cause.pod}" if cause.rank is not None else cause.pod
 
 
 def failed_reconcile(error: Exception) -> Event:

@@ -244,6 +244,7 @@ def test_a_repeated_assignment_is_only_acknowledged_and_an_older_one_is_dropped(
             l.WorkerExited(R0, 3, None, "SIGKILL", "killed by SIGKILL", 7.0, "Traceback"),
             m.WorkerFailed(R0, 3, None, "SIGKILL", "killed by SIGKILL", 7.0, "Traceback"),
         ),
+        (l.WorkerRaised(R0, 1, "ValueError", 0.4, "line 7"), m.WorkerRaised(R0, 1, "ValueError", 0.4, "line 7")),
         (
             l.Stepped(R0, 5, 100, 0.5, 7.0, 3.0, True, 1.5),
             m.Progress(R0, 5, 100, 0.5, 7.0, 3.0, is_counted=True, since_first_s=1.5),
@@ -274,6 +275,15 @@ def test_reports_of_the_launcher_about_an_older_round_are_dropped(report: Any) -
     driven = running()
     driven.hear(assign(R1))
     assert driven.report(report) == []
+    assert driven.member.workers is WorkersState.STARTING
+
+
+def test_the_exception_of_a_replaced_worker_is_reported_but_none_of_a_round_that_the_pod_does_not_know() -> None:
+    driven = running()
+    driven.hear(assign(R1))
+    raised = m.WorkerRaised(R0, 0, "ValueError", 0.4)
+    assert driven.report(l.WorkerRaised(R0, 0, "ValueError", 0.4)) == [e.ToCoordinator(raised)]
+    assert driven.report(l.WorkerRaised(replace(R1, round=9), 0, "ValueError", 0.4)) == []
     assert driven.member.workers is WorkersState.STARTING
 
 

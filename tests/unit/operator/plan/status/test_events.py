@@ -26,7 +26,7 @@ from understudy_operator.plan.leadership.coordination import Leadership
 from understudy_operator.plan.status.events import plan_events, recorded_events
 from understudy_operator.plan.times.rfc3339 import micro_time
 from understudy_protocol.enums import Strategy, Tier
-from understudy_protocol.observer import Recovery, Snapshot
+from understudy_protocol.observer import Cause, Recovery, Snapshot
 
 
 def events(before: Mapping[str, Any], snapshot: Snapshot | None = None, **changes: Any) -> list[Event]:
@@ -56,6 +56,23 @@ def test_a_fault_is_reported_once_and_its_recovery_once():
         [],
         [],
         [],
+    ]
+
+
+def test_a_pod_that_proves_to_have_failed_first_is_reported_once():
+    # given a fault whose first report was about a peer
+    peer = a_recovery(strategy=None)
+    # when the coordinator learns of the exception of another pod
+    raised = Cause(0, "a0", "node-a0", None, None, "ValueError: a wrong digest")
+    detected, revised = a_snapshot(recoveries=[peer]), a_snapshot(recoveries=[replace(peer, cause=raised)])
+    resumed = a_snapshot(recoveries=[replace(a_recovery(resumed_at=NOW), cause=raised)], number=1)
+    # then there is another event about this fault
+    text = "rank 0 on a0 (node node-a0): ValueError: a wrong digest"
+    assert reconcile_all(detected, revised, revised, resumed) == [
+        ["FaultDetected: Process: rank 8 on a1 (node node-a1): killed"],
+        [f"FaultDetected: Process: {text}; it failed before rank 8 on a1"],
+        [],
+        [f"Recovered: InPlace in 2.0 s, round 1: {text}"],
     ]
 
 
