@@ -35,8 +35,7 @@ PERMITTED = (
     PermittedSkip("tests/torchrun/test_slow_ranks.py::", "this torch does not record the collectives of gloo"),
     # Rights that only root has, and that root in a container may lack.
     PermittedSkip("tests/unit/launcher/test_launcher_process.py::", "no right to make a PID namespace"),
-    PermittedSkip("tests/unit/sidecar/test_server.py::", "no right to make a network namespace"),
-    PermittedSkip("tests/unit/sidecar/test_client.py::", "no right to make a network namespace"),
+    PermittedSkip("tests/unit/sidecar/", "no right to make a network namespace"),
     PermittedSkip("tests/unit/benchmarks/test_network.py::", "no right to make a network namespace"),
     PermittedSkip("tests/unit/", "this process may not create a device"),
     PermittedSkip(

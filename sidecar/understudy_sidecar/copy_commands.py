@@ -121,12 +121,18 @@ class Flushed:
 
 @dataclass(frozen=True)
 class CopyCounts:
-    """Of this process, since its start. skipped: snapshots that were replaced before a copy of them could begin."""
+    """Of this process, since its start. skipped: snapshots that were replaced before a copy of them could begin.
+
+    step: the newest one of which another pod has the copies of all ranks; None: there is none. at: when the last of
+    these copies was sent, in Unix seconds.
+    """
 
     copied: int
     skipped: int
     failed: int
     copied_bytes: int
+    step: int | None = None
+    at: float = 0.0
 
 
 @dataclass(frozen=True)

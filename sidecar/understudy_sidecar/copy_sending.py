@@ -52,6 +52,7 @@ class CopySender:
         self._keeps_marks = False  # of snapshots that were sent
         self.need = StrideNeed()
         self._copied = self._skipped = self._failed = self._bytes = 0
+        self._newest: tuple[int | None, float] = (None, 0.0)  # as in CopyCounts
 
     def use(self, files: CopyFiles) -> None:
         with self._changed:
@@ -69,7 +70,7 @@ class CopySender:
             self._changed.notify()
 
     def counts(self) -> c.CopyCounts:
-        return c.CopyCounts(self._copied, self._skipped, self._failed, self._bytes)
+        return c.CopyCounts(self._copied, self._skipped, self._failed, self._bytes, *self._newest)
 
     def run(self) -> None:
         while True:
@@ -210,6 +211,10 @@ class CopySender:
         self._skipped += max(0, header.serial - serial - 1)
         self._serials[local_rank] = max(header.serial, serial)
         self._sent[local_rank] = tuple(sorted((*self._sent.get(local_rank, ()), header.saved)))[-SLOTS:]
+        if len(self._sent) == self._setup.nproc:
+            of_all = set.intersection(*map(set, self._sent.values()))
+            if of_all and (newest := max(of_all)).step != self._newest[0]:
+                self._newest = (newest.step, time.time())
 
     def _send_to(self, streams: list[tuple[str, socket.socket]], data: memoryview) -> list[tuple[str, socket.socket]]:
         """Return the streams that are left."""

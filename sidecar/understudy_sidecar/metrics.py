@@ -70,6 +70,17 @@ COPIES = MetricDescription(
 COPIED_BYTES = MetricDescription(
     "understudy_snapshot_copied_bytes_total", "Counter", "Bytes of copies that were sent to other pods."
 )
+COPIED_STEP = MetricDescription(
+    "understudy_snapshot_copied_step",
+    "Gauge",
+    "The newest step of which another pod has the copies of all ranks of this pod. Absent before the first one.",
+)
+COPIED_AT = MetricDescription(
+    "understudy_snapshot_copied_timestamp_seconds",
+    "Gauge",
+    "When these copies were complete, in seconds since 1970: their age is time() minus this, and in a job the minimum "
+    "counts.",
+)
 STORED = MetricDescription(
     "understudy_snapshot_storage_writes_total",
     "Counter",
@@ -98,6 +109,8 @@ DESCRIBED = (
     FAULTS_REPORTED,
     COPIES,
     COPIED_BYTES,
+    COPIED_STEP,
+    COPIED_AT,
     STORED,
     STORED_STEP,
     STORED_AT,
@@ -185,6 +198,8 @@ def text_of(counts: CopyCounts) -> bytes:
     """The metrics of a pod that has copies of its snapshots."""
     by_result = {"Copied": counts.copied, "Skipped": counts.skipped, "Failed": counts.failed}
     lines = [*_counted(COPIES, tuple(by_result), by_result), *_plain(COPIED_BYTES, counts.copied_bytes)]
+    if counts.step is not None:
+        lines += [*_plain(COPIED_STEP, counts.step), *_plain(COPIED_AT, int(counts.at))]
     return ("\n".join(lines) + "\n").encode()
 
 

@@ -26,7 +26,7 @@ SHIPPED = [
 ]
 #: Only torchrun's rendezvous, which torch itself loads.
 NEEDS_TORCH = {SIDECAR / "understudy_torchrun" / name for name in ("handler.py", "hand_over.py", "stores.py")}
-NEEDS_TORCH |= {SIDECAR / "understudy_torch" / name for name in ("dcp.py", "snapshot.py")}
+NEEDS_TORCH |= {SIDECAR / "understudy_torch" / name for name in ("dcp.py", "gpu_copies.py", "snapshot.py")}
 NEEDS_JAX = {SIDECAR / "understudy_jax" / "snapshot.py"}
 
 
@@ -57,6 +57,7 @@ def test_the_command_writes_the_launcher_the_entry_scripts_and_the_workers_packa
         "python/understudy_torch/__init__.py",
         "python/understudy_torch/collectives.py",
         "python/understudy_torch/dcp.py",
+        "python/understudy_torch/gpu_copies.py",
         "python/understudy_torch/progress.py",
         "python/understudy_torch/py.typed",
         "python/understudy_torch/sigterm.py",

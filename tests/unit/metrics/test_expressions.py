@@ -97,6 +97,8 @@ def test_alerts_and_panels_use_most_series():
         "understudy_malformed_objects",
         "understudy_restores_total",
         "understudy_snapshot_copied_bytes_total",
+        "understudy_snapshot_copied_step",
+        "understudy_snapshot_copied_timestamp_seconds",
         "understudy_snapshot_copies_total",
         "understudy_snapshot_storage_step",
         "understudy_snapshot_storage_timestamp_seconds",

@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -201,6 +202,9 @@ async def test_snapshots_that_are_saved_while_another_one_is_sent_are_skipped_an
         await until(lambda: owner.link.counts.copied == 2, "a copy")
         counts = owner.link.counts
         assert (counts.copied, counts.skipped, counts.failed) == (2, 2, 0)
+        # and the newest copied step is known, with its time
+        assert counts.step == 8
+        assert 0 <= time.time() - counts.at < 60
         assert owner.copied_slot() == 0
 
 

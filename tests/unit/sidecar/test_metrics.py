@@ -144,11 +144,16 @@ def test_another_term_begins_at_0(driven: Measured):
 
 def test_the_copies_of_a_pods_snapshots_are_counted():
     name = "understudy_snapshot_copies_total"
-    assert scraped(text_of(CopyCounts(copied=7, skipped=2, failed=1, copied_bytes=5000))) == {
+    counts = {
         (name, "Copied"): 7,
         (name, "Skipped"): 2,
         (name, "Failed"): 1,
         ("understudy_snapshot_copied_bytes_total",): 5000,
+    }
+    assert scraped(text_of(CopyCounts(copied=7, skipped=2, failed=1, copied_bytes=5000))) == counts
+    assert scraped(text_of(CopyCounts(7, 2, 1, 5000, step=3000, at=1763716005.25))) == counts | {
+        ("understudy_snapshot_copied_step",): 3000,
+        ("understudy_snapshot_copied_timestamp_seconds",): 1763716005,
     }
 
 
@@ -165,7 +170,7 @@ def test_the_snapshots_of_a_pod_on_storage_are_counted_with_the_newest_complete_
 
 def test_exactly_the_reported_metrics_are_described(driven: Measured):
     driven.receive("active-0", m.Progress(driven.token, 7, None, 0.1, driven.now))
-    found = driven.scrape() | scraped(text_of(CopyCounts(0, 0, 0, 0)))
+    found = driven.scrape() | scraped(text_of(CopyCounts(0, 0, 0, 0, 7, 1.0)))
     found |= scraped(text_of_stored(SnapshotsStored(1, 0, 7, 1.0)))
     reported = {name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") for name, *_ in found}
     assert reported == {described.name for described in DESCRIBED}
