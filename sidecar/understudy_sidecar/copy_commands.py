@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from understudy_protocol.enums import RoundToken
 from understudy_protocol.snapshots import CopyHolder, CopyPlan, FetchedStep, KeptSteps, SavedStep
 
-NO_RANKS = -1
+NO_RANKS = NO_STEP = -1
 
 
 @dataclass(frozen=True)
@@ -123,15 +123,15 @@ class Flushed:
 class CopyCounts:
     """Of this process, since its start. skipped: snapshots that were replaced before a copy of them could begin.
 
-    step: the newest one of which another pod has the copies of all ranks; None: there is none. at: when the last of
-    these copies was sent, in Unix seconds.
+    step: the newest one of which another pod has the copies of all ranks, or NO_STEP. at: when the last of these copies
+    was sent, in Unix seconds.
     """
 
     copied: int
     skipped: int
     failed: int
     copied_bytes: int
-    step: int | None = None
+    step: int = NO_STEP
     at: float = 0.0
 
 

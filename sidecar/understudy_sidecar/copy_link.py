@@ -157,7 +157,7 @@ class CopyLink:
             before.skipped + now.skipped,
             before.failed + now.failed,
             before.copied_bytes + now.copied_bytes,
-            *((before.step, before.at) if now.step is None else (now.step, now.at)),
+            *((before.step, before.at) if now.step == c.NO_STEP else (now.step, now.at)),
         )
 
     # The process ----------------------------------------------------------------------------------------------------

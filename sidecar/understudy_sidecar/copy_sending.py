@@ -52,7 +52,7 @@ class CopySender:
         self._keeps_marks = False  # of snapshots that were sent
         self.need = StrideNeed()
         self._copied = self._skipped = self._failed = self._bytes = 0
-        self._newest: tuple[int | None, float] = (None, 0.0)  # as in CopyCounts
+        self._newest = (c.NO_STEP, 0.0)  # as in CopyCounts
 
     def use(self, files: CopyFiles) -> None:
         with self._changed:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from understudy_protocol.enums import NO_ROUND, Fault
 from understudy_protocol.launcher import SnapshotsStored
-from understudy_sidecar.copy_commands import CopyCounts
+from understudy_sidecar.copy_commands import NO_STEP, CopyCounts
 from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.round_state import RoundPhase
 
@@ -198,7 +198,7 @@ def text_of(counts: CopyCounts) -> bytes:
     """The metrics of a pod that has copies of its snapshots."""
     by_result = {"Copied": counts.copied, "Skipped": counts.skipped, "Failed": counts.failed}
     lines = [*_counted(COPIES, tuple(by_result), by_result), *_plain(COPIED_BYTES, counts.copied_bytes)]
-    if counts.step is not None:
+    if counts.step != NO_STEP:
         lines += [*_plain(COPIED_STEP, counts.step), *_plain(COPIED_AT, int(counts.at))]
     return ("\n".join(lines) + "\n").encode()
 
