@@ -19,7 +19,8 @@ from tests.frameworks.training import FORK_SERVER, LIMIT_S, SCRIPTS, Training
 pytestmark = pytest.mark.timeout(900)
 
 #: Steps after a start, before the next fault: more than from one checkpoint to the next.
-BEFORE_FAULT = 15
+#: Steps: two checkpoints. One that is written in the background is complete when the next one begins.
+BEFORE_FAULT = 25
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

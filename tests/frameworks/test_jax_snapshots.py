@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import site
 import socket
 import struct
 import subprocess
@@ -24,14 +25,13 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def packages(environment: Path) -> Path:
-    """Of the frameworks' environment. This process has four CPU devices."""
+def packages(environment: Path) -> None:
+    """Of the frameworks' environment, also those that its .pth file names. This process has four CPU devices."""
     (folder,) = environment.glob("lib/python3*/site-packages")
-    sys.path.append(str(folder))
+    site.addsitedir(str(folder))
     import jax
 
     jax.config.update("jax_num_cpu_devices", 4)
-    return folder
 
 
 @pytest.fixture
@@ -370,7 +370,7 @@ else:
 """
 
 
-def run_two(rounds: Rounds, packages: Path, script: Path) -> list[tuple[int, str, str]]:
+def run_two(rounds: Rounds, environment: Path, script: Path) -> list[tuple[int, str, str]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -379,12 +379,12 @@ def run_two(rounds: Rounds, packages: Path, script: Path) -> list[tuple[int, str
         file = rounds.memory.files[rank]
         env = {
             "PATH": os.environ["PATH"],
-            "PYTHONPATH": f"{REPOSITORY / 'sidecar'}:{packages}",
+            "PYTHONPATH": str(REPOSITORY / "sidecar"),
             "UNDERSTUDY_SNAPSHOT_FD": str(file),
             "UNDERSTUDY_ROUND": str(token(rounds.number)),
             "JAX_PLATFORMS": "cpu",
         }
-        command = [sys.executable, str(script), str(port), str(rank)]
+        command = [str(environment / "bin/python"), str(script), str(port), str(rank)]
         processes.append(
             subprocess.Popen(
                 command, env=env, pass_fds=[file], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -394,18 +394,18 @@ def run_two(rounds: Rounds, packages: Path, script: Path) -> list[tuple[int, str
     return [(code, out, err) for (out, err), code in ended]
 
 
-def test_each_of_two_processes_stores_its_shards_and_restores_them(packages: Path, tmp_path: Path) -> None:
+def test_each_of_two_processes_stores_its_shards_and_restores_them(environment: Path, tmp_path: Path) -> None:
     # given two processes with an array of one row in each of them, whose round had no snapshot
     rounds, script = Rounds(MIB, ranks=2), tmp_path / "train.py"
     script.write_text(TRAINING)
     rounds.next()
     rounds.choose(None)
-    for code, _, err in run_two(rounds, packages, script):
+    for code, _, err in run_two(rounds, environment, script):
         assert code == 0, err
     # when the next round restores the snapshot that they have saved
     assert rounds.next() == (SavedStep(token(0), 5),)
     rounds.choose(SavedStep(token(0), 5))
-    ended = run_two(rounds, packages, script)
+    ended = run_two(rounds, environment, script)
     # then each process has its row, and both compute with the array: 5 + 6 + ... + 12, and the count of 5
     assert [(code, out.splitlines()[-1:]) for code, out, _ in ended] == [
         (0, ["[[5.0, 6.0, 7.0, 8.0]] 73.0"]),
@@ -416,7 +416,7 @@ def test_each_of_two_processes_stores_its_shards_and_restores_them(packages: Pat
     rounds.choose(SavedStep(token(0), 5))
     other = tmp_path / "other.py"
     other.write_text(TRAINING)
-    for code, _, err in run_two(rounds, packages, other):
+    for code, _, err in run_two(rounds, environment, other):
         assert code == 1
         assert "state['weight'] was saved with other shards than `like` has" in err
     rounds.close()
