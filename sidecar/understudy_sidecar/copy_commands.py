@@ -123,8 +123,8 @@ class Flushed:
 class CopyCounts:
     """Of this process, since its start. skipped: snapshots that were replaced before a copy of them could begin.
 
-    step: the newest one of which another pod has the copies of all ranks, or NO_STEP. at: when the last of these copies
-    was sent, in Unix seconds.
+    step: the newest one that was copied from all ranks of this pod, or NO_STEP. at: when the last of these copies was
+    sent, in Unix seconds.
     """
 
     copied: int

@@ -52,7 +52,7 @@ class CopySender:
         self._keeps_marks = False  # of snapshots that were sent
         self.need = StrideNeed()
         self._copied = self._skipped = self._failed = self._bytes = 0
-        self._newest = (c.NO_STEP, 0.0)  # as in CopyCounts
+        self._newest: tuple[SavedStep, float] | None = None  # that was copied from all ranks, and when
 
     def use(self, files: CopyFiles) -> None:
         with self._changed:
@@ -70,7 +70,8 @@ class CopySender:
             self._changed.notify()
 
     def counts(self) -> c.CopyCounts:
-        return c.CopyCounts(self._copied, self._skipped, self._failed, self._bytes, *self._newest)
+        step, at = (c.NO_STEP, 0.0) if self._newest is None else (self._newest[0].step, self._newest[1])
+        return c.CopyCounts(self._copied, self._skipped, self._failed, self._bytes, step, at)
 
     def run(self) -> None:
         while True:
@@ -213,8 +214,8 @@ class CopySender:
         self._sent[local_rank] = tuple(sorted((*self._sent.get(local_rank, ()), header.saved)))[-SLOTS:]
         if len(self._sent) == self._setup.nproc:
             of_all = set.intersection(*map(set, self._sent.values()))
-            if of_all and (newest := max(of_all)).step != self._newest[0]:
-                self._newest = (newest.step, time.time())
+            if of_all and (self._newest is None or max(of_all) != self._newest[0]):
+                self._newest = max(of_all), time.time()
 
     def _send_to(self, streams: list[tuple[str, socket.socket]], data: memoryview) -> list[tuple[str, socket.socket]]:
         """Return the streams that are left."""

@@ -73,13 +73,13 @@ COPIED_BYTES = MetricDescription(
 COPIED_STEP = MetricDescription(
     "understudy_snapshot_copied_step",
     "Gauge",
-    "The newest step of which another pod has the copies of all ranks of this pod. Absent before the first one.",
+    "The newest step that another pod has copied from all ranks of this pod. Absent before the first one.",
 )
 COPIED_AT = MetricDescription(
     "understudy_snapshot_copied_timestamp_seconds",
     "Gauge",
-    "When these copies were complete, in seconds since 1970: their age is time() minus this, and in a job the minimum "
-    "counts.",
+    "When these copies were complete, in seconds since 1970: their age is time() minus this. In a job, the oldest "
+    "copies count: the minimum.",
 )
 STORED = MetricDescription(
     "understudy_snapshot_storage_writes_total",

@@ -12,7 +12,7 @@ import ctypes
 import mmap
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 from understudy_protocol.snapshot_files import PAGE_BYTES
 from understudy_protocol.snapshot_slots import BLOCK_BYTES
@@ -60,22 +60,28 @@ def device_sums(tensor: "torch.Tensor") -> bytes:
 
 
 class PinnedMemory:
-    """The registered parts of a mapping of this process. complain: of a text for the log."""
+    """The registered parts of a mapping of this process.
 
-    def __init__(self, complain: Callable[[str], None]) -> None:
-        self._complain = complain
+    complain: of a text for the log. driver: has cudaHostRegister and cudaHostUnregister. forget_error: see prepare().
+    """
+
+    def __init__(
+        self, complain: Callable[[str], None], driver: Callable[[], Any], forget_error: Callable[[], None]
+    ) -> None:
+        self._complain, self._driver, self._forget_error = complain, driver, forget_error
         self._lengths: dict[int, int] = {}  # by offset
         self._is_off = False
 
     def prepare(self, memory: mmap.mmap, offset: int, length: int) -> None:
-        """Register this part, unless it is. offset: of a page; the same for all calls about a part."""
-        import torch
+        """Register this part, unless it is. offset: of a page; the same for all calls about a part.
 
+        If the driver rejects it, it reports this error once more after the next kernel, which may be one of the script.
+        forget_error() runs that kernel.
+        """
         registered = self._lengths.get(offset, 0)
         if self._is_off or length <= registered:
             return
-        driver = torch.cuda.cudart()
-        address = ctypes.addressof(ctypes.c_char.from_buffer(memory, offset))
+        driver, address = self._driver(), ctypes.addressof(ctypes.c_char.from_buffer(memory, offset))
         if registered:
             driver.cudaHostUnregister(address)
         length = -(-length // PAGE_BYTES) * PAGE_BYTES
@@ -90,9 +96,17 @@ class PinnedMemory:
         )
         self._forget_error()
 
-    def _forget_error(self) -> None:
-        """The driver reports the error of a call once more after the next kernel, which may be one of the script."""
-        import torch
 
-        with contextlib.suppress(RuntimeError):
-            torch.zeros(1, device="cuda")
+def of_torch() -> Any:
+    """The driver, for PinnedMemory."""
+    import torch
+
+    return torch.cuda.cudart()
+
+
+def run_a_kernel() -> None:
+    """For PinnedMemory."""
+    import torch
+
+    with contextlib.suppress(RuntimeError):
+        torch.zeros(1, device="cuda")

@@ -53,7 +53,7 @@ MOST_INT_BITS = 2039
 #: torch has these types, and cannot copy them.
 _UNCOPIED = frozenset(f"torch.{name}{bits}" for name in ("int", "uint") for bits in range(1, 8))
 _ZIP = b"PK"  # how the output of torch.save begins
-_pinned = gpu_copies.PinnedMemory(lambda text: complain(text))
+_pinned = gpu_copies.PinnedMemory(complain, gpu_copies.of_torch, gpu_copies.run_a_kernel)
 
 
 def load(like: Optional[Any] = None, device: "Union[str, torch.device, None]" = None) -> Optional[Any]:

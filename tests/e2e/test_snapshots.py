@@ -241,7 +241,7 @@ def wait_for_copies(training: Training) -> int:
 
 
 def newest_copied_step(training: Training) -> int | None:
-    """The newest step of this round of which two other pods keep the copy of each rank."""
+    """The newest step of this round that two other pods have copied from each rank."""
     token, copies, ranks = training.report()[-1].token, kept_copies(training), range(training.world_size)
     steps = {step for _, of, step in copies if of == token}
     return max((step for step in steps if all(copies[rank, token, step] >= 2 for rank in ranks)), default=None)

@@ -24,12 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu.snapshots import (
-    SAVES,
     StateFailed,
     flip_a_bit,
     median,
-    restore,
     run_state,
+    save_and_restart,
     snapshot_rounds,
     suitable_size,
 )
@@ -171,14 +170,10 @@ def snapshots(_: str) -> str:
     """A state in GPU memory is saved, and restored on the GPU with its content. A flipped bit is refused."""
     size = suitable_size()
     with snapshot_rounds(size) as rounds:
-        rounds.next()
-        saved = run_state("save", size, rounds)
-        restore(rounds, SAVES)
+        saved = save_and_restart("save", size, rounds)
         loaded = run_state("load", size, rounds)
         check(holds=not loaded["different"], otherwise=f"these parts of the state are wrong: {loaded['different']}")
-        rounds.next()
-        run_state("save", size, rounds)
-        restore(rounds, SAVES)
+        save_and_restart("save", size, rounds)
         flip_a_bit(rounds, size // 2)
         try:
             run_state("load", size, rounds)
@@ -197,9 +192,7 @@ def without_pinning(_: str) -> str:
     """The same without registered memory, with sums on the CPU and a load on the CPU; and torch's own checkpoint."""
     size = suitable_size()
     with snapshot_rounds(size) as rounds:
-        rounds.next()
-        plain = run_state("unpinned", size, rounds)
-        restore(rounds, SAVES)
+        plain = save_and_restart("unpinned", size, rounds)
         loaded = run_state("load-cpu", size, rounds)
     dcp = run_state("dcp", size)
     return (

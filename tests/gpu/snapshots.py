@@ -74,6 +74,14 @@ def restore(rounds: Rounds, step: int) -> None:
     rounds.choose(saved)
 
 
+def save_and_restart(what: str, size: int, rounds: Rounds) -> dict[str, Any]:
+    """A round saves, and the next one restores the newest snapshot. Returns the facts of the first."""
+    rounds.next()
+    saved = run_state(what, size, rounds)
+    restore(rounds, SAVES)
+    return saved
+
+
 def flip_a_bit(rounds: Rounds, offset: int) -> None:
     """In the content of both slots."""
     file = rounds.memory.files[0]

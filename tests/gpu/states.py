@@ -83,7 +83,6 @@ def _saved(step: int, content: dict[str, Any]) -> None:
 def unpinned(size: int) -> dict[str, Any]:
     gpu_copies.has_sums = lambda tensor: False
     gpu_copies.PinnedMemory.prepare = lambda self, memory, offset, length: None  # type: ignore[method-assign]
-    snapshot._pinned = gpu_copies.PinnedMemory(print)
     return save(size)
 
 
@@ -123,7 +122,7 @@ def _loaded() -> Any:
 
 def overlap(size: int) -> dict[str, Any]:
     memory = mmap.mmap(-1, size)
-    pinned = gpu_copies.PinnedMemory(print)
+    pinned = gpu_copies.PinnedMemory(print, gpu_copies.of_torch, gpu_copies.run_a_kernel)
     memory.madvise(MADV_POPULATE_WRITE)
     registered_s = timed(lambda: pinned.prepare(memory, 0, size))
     source = torch.ones(size // 4, device="cuda")

@@ -42,7 +42,7 @@ def count_fault(
 ) -> None:
     """Recover from the fault of the open log entry that began at `at`; without a majority, leave it pending.
 
-    failures: of the round, of which this one is the first; None: its time is unknown.
+    failures: those of the round, with this one as the first; None: its time is unknown.
     """
     failures = failures or FirstFailure(FailureReport(member.uid, cause))
     if now < state.round.gathers_until or not state.has_majority():

@@ -19,7 +19,7 @@ class PendingStep:
     cause: Cause
     decision: LadderDecision
     at: float  # when its recovery began
-    failures: FirstFailure  # of the round, of which its worker's is the first
+    failures: FirstFailure  # of the round; that of its worker is the first
     heartbeat: int
     until: float
     keep_reason: str = ""  # see PendingFault

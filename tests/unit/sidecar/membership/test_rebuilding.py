@@ -793,7 +793,7 @@ def test_a_step_after_the_join_shows_that_the_training_goes_on() -> None:
 
 def test_a_stopped_training_waits_for_no_spare_that_it_does_not_need() -> None:
     """Its kernel ends its connection to the coordinator only after 3 s."""
-    # given a training that has stopped, and two spares, one of which joins later
+    # given a training that has stopped, and two spares; one of them joins later
     driven = after_a_coordinator_with_ranks()
     join_without_step(driven, "active-1", "active-2")
     assert driven.assigned() == {}
