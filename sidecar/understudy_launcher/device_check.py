@@ -12,7 +12,7 @@ from understudy_launcher import devices, forked, prctl
 from understudy_launcher.events import DevicesChecked
 from understudy_launcher.process_table import Handle
 
-_SEEN, _UNSEEN = b"+", b"-"
+_SEEN, _UNSEEN, _UNKNOWN = b"+", b"-", b"?"
 _LONGEST = 1000
 ENDED = "the device check ended without a result"
 
@@ -36,7 +36,7 @@ class DeviceCheck:
         except OSError as error:
             os.close(read_end)
             os.close(write_end)
-            return [DevicesChecked(f"cannot start the device check: {error.strerror}")]
+            return [DevicesChecked(f"cannot start the device check: {error.strerror}", is_certain=False)]
         if self.pid == 0:
             _check_devices(self._wanted, write_end, dies_with_us)
         self._process = Handle(self.pid)
@@ -55,8 +55,8 @@ class DeviceCheck:
         if self._process is not None:
             self._process.close()
         if not packet:
-            return [DevicesChecked(ENDED)]
-        return [DevicesChecked("" if packet[:1] == _SEEN else packet[1:].decode(errors="replace"))]
+            return [DevicesChecked(ENDED, is_certain=False)]
+        return [DevicesChecked(packet[1:].decode(errors="replace"), is_certain=packet[:1] != _UNKNOWN)]
 
     def end(self) -> None:
         """Kill a check that takes too long. on_packet then reports its end."""
@@ -70,12 +70,13 @@ def _check_devices(wanted: int, write_end: int, dies_with_parent: Optional[Calla
         forked.begin("devices", [write_end], signal.SIG_DFL)
         if dies_with_parent is not None:
             dies_with_parent()
-        os.write(write_end, _packet(devices.missing_devices_reason(devices.visible_devices(wanted, os.environ))))
+        why_not = devices.missing_devices_reason(devices.visible_devices(wanted, os.environ))
+        os.write(write_end, _packet(_UNSEEN if why_not else _SEEN, why_not))
     except BaseException as error:  # noqa: BLE001 - the fork must never run the launcher's code
-        os.write(write_end, _packet(f"the device check failed: {type(error).__name__}: {error}"))
+        os.write(write_end, _packet(_UNKNOWN, f"the device check failed: {type(error).__name__}: {error}"))
     finally:
         os._exit(0)
 
 
-def _packet(why_not: str) -> bytes:
-    return _UNSEEN + why_not.encode(errors="replace")[:_LONGEST] if why_not else _SEEN
+def _packet(result: bytes, why_not: str) -> bytes:
+    return result + why_not.encode(errors="replace")[:_LONGEST]

@@ -240,6 +240,7 @@ class DevicesChecked:
     """The device check has ended. reason: why devices are missing; "": all answer."""
 
     reason: str
+    is_certain: bool = True  # False: the check has no result, for the same reason
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ permanently unusable. A command that does not use a zygote is ready with its lau
 A spare with devices must see them too: each check looks for them in its own process (devices.py), never in the zygote.
 If that process does not report within LOOK_WITHIN_S, it gets SIGKILL. It may survive inside a driver that hangs: then
 no other check starts, and the spare is not ready until this process has ended. A pod of a job is only asked for its
-devices, because it is useful without a zygote.
+devices, because it is useful without a zygote; also while its workers run.
 """
 
 from typing import Optional, Union
@@ -35,6 +35,7 @@ class SelfCheck:
         self._ready = False  # as last reported
         self._forked = False  # in check `_number`
         self._unseen: Optional[str] = None  # likewise: why devices are missing; "": none are; None: not known yet
+        self._is_certain = False  # `_unseen` is the result of a check that has finished
         self._answer_by: Optional[float] = None  # deadline of the zygote
         self._look_by: Optional[float] = None  # deadline of the device check; None: none runs
         self._killed = False  # the device check got SIGKILL
@@ -45,6 +46,7 @@ class SelfCheck:
             return self._check(event.number, now)
         if isinstance(event, e.DevicesChecked):
             self._unseen = SILENT if self._killed else event.reason
+            self._is_certain = event.is_certain and not self._killed
             self._look_by, self._killed = None, False
         elif event.number == self._number:
             self._answer_by, self._forked = None, True
@@ -88,7 +90,7 @@ class SelfCheck:
         if not self._forked:
             self._answer_by = now + CHECK_WITHIN_S if self._answer_by is None else self._answer_by
             effects.append(e.CheckZygote(number))
-        self._unseen = None if self._devices else ""
+        self._unseen, self._is_certain = None if self._devices else "", False
         if self._devices and self._look_by is None:
             self._look_by = now + LOOK_WITHIN_S
             effects.append(e.CheckDevices())
@@ -113,4 +115,5 @@ class SelfCheck:
 
     def _report(self, reason: str) -> e.Report:
         self._open, self._ready = False, not reason
-        return e.Report(Readiness(self._number, self._ready, reason, self._warm.has_given_up))
+        lacks_devices = self._is_certain and bool(self._unseen)
+        return e.Report(Readiness(self._number, self._ready, reason, self._warm.has_given_up, lacks_devices))

@@ -607,7 +607,8 @@ class Supervisor:
             self._out.extend(self._learning.on_ended())
 
     def _on_check(self, event: Union[m.CheckReadiness, Answer], now: float) -> None:
-        if self.phase is LauncherPhase.IDLE or isinstance(event, e.DevicesChecked):
+        of_devices = event.devices_only if isinstance(event, m.CheckReadiness) else isinstance(event, e.DevicesChecked)
+        if of_devices or self.phase is LauncherPhase.IDLE:
             self._out.extend(self._self_check.handle(event, now))
 
     def _on_storage_reported(self, event: e.StorageReported, now: float) -> None:

@@ -185,6 +185,7 @@ class Readiness:
     is_ready: bool
     reason: str = ""  # why it is not ready
     is_final: bool = False  # it will never be ready
+    lacks_devices: bool = False  # the device check has finished: some devices do not answer
 
 
 @dataclass(frozen=True)

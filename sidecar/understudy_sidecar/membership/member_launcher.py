@@ -1,8 +1,8 @@
 """The pod's launcher: whether it is connected and responds, and its messages.
 
 Rules: a member counts only while its launcher is connected and responds (liveness.py), and no killed process is left:
-otherwise it leaves the job, because the next round would wait for it, maybe forever. A waiting member also leaves if
-its devices are missing (device_watch.py). It rejoins when the cause has ended. If the job wants copies of snapshots,
+otherwise it leaves the job, because the next round would wait for it, maybe forever. A member also leaves if its
+devices are missing (device_watch.py). It rejoins when the cause has ended. If the job wants copies of snapshots,
 the member copies the newest snapshots before it reports a drain, and before it leaves. After that the sidecar of an
 ended launcher has nothing to do.
 """
@@ -58,7 +58,7 @@ def ping(me: MemberState, now: float) -> None:
 def check_devices(me: MemberState, now: float) -> None:
     launcher = me.launcher
     has_ranks = me.workers.group_rank is not None or me.workers.state is not WorkersState.IDLE
-    is_waiting = not has_ranks and me.state is not MembershipState.CLOSED
+    is_waiting = (launcher.lacks_devices or not has_ranks) and me.state is not MembershipState.CLOSED
     check = launcher.devices.due_check(now, is_waiting=is_waiting)
     if check is not None:
         me.order(check)
@@ -68,7 +68,8 @@ def check_devices(me: MemberState, now: float) -> None:
     reason = launcher.devices.missing_reason(now)
     if reason and not launcher.lacks_devices:
         launcher.lacks_devices = True
-        _leave_job(me, reason)
+        if _leave_job(me, reason):
+            member_workers.stop(me, reason)
     elif not reason and launcher.lacks_devices:
         launcher.lacks_devices = False
         _rejoin(me, "all of its devices answer again")
@@ -134,17 +135,20 @@ def _on_response(me: MemberState) -> None:
         _rejoin(me, "its launcher responds again")
 
 
-def _leave_job(me: MemberState, reason: str, local_rank: int | None = None) -> None:
-    """It can take part in no round: its pod must be replaced. Without a coordinator, its next Join reports it."""
+def _leave_job(me: MemberState, reason: str, local_rank: int | None = None) -> bool:
+    """It can take part in no round: its pod must be replaced. Without a coordinator, its next Join reports it.
+
+    False if it took part in none.
+    """
     if me.state not in (MembershipState.DISCONNECTED, MembershipState.JOINED):
-        return
+        return False
     me.set_unable(reason)
     me.log(f"leaves the job: {reason}")
-    if me.state is MembershipState.DISCONNECTED:
-        return
-    me.send(m.Gone(reason, local_rank, launcher_is_alive=True))
-    member_link.hang_up(me, reason)
-    me.become(MembershipState.NO_LAUNCHER)
+    if me.state is MembershipState.JOINED:
+        me.send(m.Gone(reason, local_rank, launcher_is_alive=True))
+        member_link.hang_up(me, reason)
+        me.become(MembershipState.NO_LAUNCHER)
+    return True
 
 
 def _rejoin(me: MemberState, reason: str = "") -> None:

@@ -130,6 +130,7 @@ def on_assign(me: MemberState, assign: m.Assign) -> None:
         if assign.agent_store and assign.group_rank == 0:
             workers.store_port = 0  # a store is used for one round
         me.order(_start(assign))
+        me.launcher.devices.on_workers(me.now)
         me.log(f"round {assign.token}: group rank {assign.group_rank} ({assign.reason})")
     me.answer(m.Ack(assign.token))
 
@@ -150,8 +151,7 @@ def on_restore(me: MemberState, restore: m.Restore) -> None:
 def on_standby(me: MemberState, token: RoundToken) -> None:
     me.workers.replaced = max(me.workers.replaced, token)
     me.workers.group_rank, me.workers.failure = None, None
-    if me.workers.state is not WorkersState.IDLE:
-        _stop(me, "their round is over, and the pod waits as a spare")
+    stop(me, "their round is over, and the pod waits as a spare")
 
 
 def has_ranks(me: MemberState, token: RoundToken) -> bool:
@@ -169,7 +169,7 @@ def fenced_at(me: MemberState) -> float | None:
 
 def fence(me: MemberState, now: float) -> None:
     if fenced_at(me) is not None and now - me.lease.renewed_at >= me.identity.fence_s:
-        _stop(me, f"no coordinator has renewed the lease for {now - me.lease.renewed_at:.0f} s")
+        stop(me, f"no coordinator has renewed the lease for {now - me.lease.renewed_at:.0f} s")
 
 
 def _on_hello_saved(me: MemberState, hello: l.LauncherHello) -> None:
@@ -199,6 +199,7 @@ def _restorable(me: MemberState, saved: SavedSteps | None) -> SavedSteps | None:
 def _on_failure(me: MemberState, failure: m.WorkerFailed, now: float) -> None:
     me.workers.state = WorkersState.FAILED
     me.workers.failure = me.workers.failure or failure
+    me.launcher.devices.on_workers(now)
     member_link.on_fault_sent(me, now)
     me.send(failure)
 
@@ -234,7 +235,10 @@ def _send_learned(me: MemberState) -> None:
         me.send(m.Learned(me.workers.learned_modules))
 
 
-def _stop(me: MemberState, reason: str) -> None:
+def stop(me: MemberState, reason: str) -> None:
+    """Do nothing if none runs."""
+    if me.workers.state is WorkersState.IDLE:
+        return
     me.workers.state = WorkersState.IDLE
     me.order(l.StopWorkers(reason))
     me.log(f"stops its workers: {reason}")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.launcher.fake_sidecar import Launched, children, name_of, wait_for
+from tests.unit.launcher.fake_sidecar import Launched, children, name_of, round_, wait_for
 from understudy_launcher.devices import LIBRARY
 from understudy_protocol import pod
 from understudy_protocol.launcher import CheckReadiness, Readiness
@@ -50,7 +50,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def given(launch: Launch, library: Path, folder: Path, devices: int, there: int) -> Launched:
+def given(
+    launch: Launch, library: Path, folder: Path, devices: int, there: int, script: str = "print('trained')"
+) -> Launched:
     """A spare with devices, of which some answer."""
     gpus = folder / "gpus"
     gpus.write_text(str(there))
@@ -60,7 +62,7 @@ def given(launch: Launch, library: Path, folder: Path, devices: int, there: int)
         "LD_LIBRARY_PATH": str(library),
         "GPUS": str(gpus),
     }
-    launched = launch("python3", "-c", "print('trained')", **variables)
+    launched = launch("python3", "-c", script, **variables)
     launched.join()
     return launched
 
@@ -83,7 +85,7 @@ def test_a_spare_is_ready_while_all_devices_that_it_was_given_answer(
 
     # when a device is lost, the spare is not ready; it is ready again when the device is back
     (folder / "gpus").write_text("7")
-    assert check(launched, 2) == Readiness(2, False, "7 of 8 devices answer")
+    assert check(launched, 2) == Readiness(2, False, "7 of 8 devices answer", lacks_devices=True)
     (folder / "gpus").write_text("9")
     assert check(launched, 3) == Readiness(3, True)
     wait_for(lambda: not children(launched.process.pid), "no process is left of the checks")
@@ -124,6 +126,21 @@ def test_a_library_that_crashes_ends_only_the_device_check(launch: Launch, libra
     assert readiness == Readiness(number, False, "the device check ended without a result")
     (folder / "gpus").write_text("1")
     assert check(launched, number + 1) == Readiness(number + 1, True)
+
+
+def test_a_device_that_is_lost_while_workers_run_is_found(launch: Launch, library: Path, folder: Path) -> None:
+    # given a pod of a job whose worker runs
+    launched = given(launch, library, folder, 8, 8, "import time; print('trains', flush=True); time.sleep(600)")
+    launched.sidecar.send(round_(0, world_size=1))
+    launched.prints("[rank 0] trains\n")
+    # when a device is lost, then the answer says so, and the worker goes on
+    (folder / "gpus").write_text("7")
+    launched.sidecar.send(CheckReadiness(1, devices_only=True))
+    expected = Readiness(1, False, "7 of 8 devices answer", lacks_devices=True)
+    assert launched.sidecar.expect(Readiness) == expected
+    (folder / "gpus").write_text("8")
+    launched.sidecar.send(CheckReadiness(2, devices_only=True))
+    assert launched.sidecar.expect(Readiness) == Readiness(2, True)
 
 
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a device")

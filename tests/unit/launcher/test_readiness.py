@@ -131,7 +131,7 @@ def test_a_spare_that_was_given_devices_is_ready_once_it_forks_and_sees_them(ans
 def test_a_spare_that_does_not_see_its_devices_is_not_ready() -> None:
     driven = seen()
     driven.do(CheckReadiness(2))
-    assert readiness_reports(driven.do(e.DevicesChecked(LOST))) == [Readiness(2, False, LOST)]
+    assert readiness_reports(driven.do(e.DevicesChecked(LOST))) == [Readiness(2, False, LOST, lacks_devices=True)]
     assert driven.do(e.ZygoteChecked(2)) == []
 
 
@@ -144,7 +144,7 @@ def test_a_spare_is_ready_again_once_its_devices_are_back() -> None:
 def test_devices_are_checked_without_a_zygote_too() -> None:
     driven = Driven(zygote=False, devices=True)
     assert driven.do(CheckReadiness(1)) == [e.CheckDevices()]
-    assert readiness_reports(driven.do(e.DevicesChecked(LOST))) == [Readiness(1, False, LOST)]
+    assert readiness_reports(driven.do(e.DevicesChecked(LOST))) == [Readiness(1, False, LOST, lacks_devices=True)]
 
 
 def test_devices_that_do_not_answer_in_time_are_missing_and_no_second_check_starts() -> None:
@@ -163,6 +163,32 @@ def test_devices_that_do_not_answer_in_time_are_missing_and_no_second_check_star
     assert driven.do(CheckReadiness(4)) == [e.CheckZygote(4), e.CheckDevices()]
 
 
+def test_a_check_without_a_result_does_not_say_that_devices_are_missing() -> None:
+    driven = seen()
+    driven.do(CheckReadiness(2), e.ZygoteChecked(2))
+    effects = driven.do(e.DevicesChecked("the device check ended without a result", is_certain=False))
+    assert readiness_reports(effects) == [Readiness(2, False, "the device check ended without a result")]
+
+
+def test_a_result_that_comes_too_late_does_not_say_that_devices_are_missing() -> None:
+    # given a check that was killed, because it took too long
+    driven = seen()
+    driven.do(CheckReadiness(2), e.ZygoteChecked(2))
+    driven.later(LOOK_WITHIN_S)
+    driven.do(CheckReadiness(3))
+    # when its result arrives nevertheless, and the next check has none
+    driven.do(e.DevicesChecked(LOST), CheckReadiness(4), e.ZygoteChecked(4))
+    effects = driven.do(e.DevicesChecked("it has ended", is_certain=False))
+    assert readiness_reports(effects) == [Readiness(4, False, "it has ended")]
+
+
+def test_the_devices_of_a_launcher_that_trains_are_checked() -> None:
+    driven = Driven(zygote=True, devices=True)
+    driven.do(READY, start())
+    assert driven.do(CheckReadiness(1, devices_only=True)) == [e.CheckDevices()]
+    assert readiness_reports(driven.do(e.DevicesChecked(LOST))) == [Readiness(1, False, LOST, lacks_devices=True)]
+
+
 def test_only_one_device_check_runs_at_a_time() -> None:
     driven = seen()
     driven.do(CheckReadiness(2), e.ZygoteChecked(2))
@@ -176,7 +202,7 @@ def test_a_pod_of_a_job_is_only_asked_for_its_devices() -> None:
     # given a zygote that loads: a pool's spare would not be ready
     driven = Driven(zygote=True, devices=True)
     assert driven.do(CheckReadiness(1, devices_only=True)) == [e.CheckDevices()]
-    assert readiness_reports(driven.do(e.DevicesChecked(LOST))) == [Readiness(1, False, LOST)]
+    assert readiness_reports(driven.do(e.DevicesChecked(LOST))) == [Readiness(1, False, LOST, lacks_devices=True)]
     driven.do(CheckReadiness(2, devices_only=True))
     assert readiness_reports(driven.do(e.DevicesChecked(""))) == [Readiness(2, True)]
     # then what happens to the zygote is not reported

@@ -84,13 +84,14 @@ async def gateway(folder: Path, *options: str) -> AsyncIterator[Process]:
     )
     assert process.stderr is not None
     try:
-        async with asyncio.timeout(30), aiohttp.ClientSession() as client:
-            listening = re.search(rb"listening on port (\d+)", await process.stderr.readline())
-            assert listening is not None
-            reading = asyncio.ensure_future(process.stderr.read())
-            site = Process(process.pid, int(listening[1]), client)
-            while (await site.ask())[0] != 200:
-                pass
+        async with aiohttp.ClientSession() as client:
+            async with asyncio.timeout(60):
+                listening = re.search(rb"listening on port (\d+)", await process.stderr.readline())
+                assert listening is not None
+                reading = asyncio.ensure_future(process.stderr.read())
+                site = Process(process.pid, int(listening[1]), client)
+                while (await site.ask())[0] != 200:
+                    pass
             yield site
     finally:
         with contextlib.suppress(ProcessLookupError):
