@@ -46,7 +46,7 @@ class SelfCheck:
             return self._check(event.number, now)
         if isinstance(event, e.DevicesChecked):
             self._unseen = SILENT if self._killed else event.reason
-            self._is_certain = event.is_certain and not self._killed
+            self._is_certain = event.is_certain
             self._look_by, self._killed = None, False
         elif event.number == self._number:
             self._answer_by, self._forked = None, True

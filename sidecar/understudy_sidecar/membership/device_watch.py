@@ -46,9 +46,7 @@ class DeviceWatch:
         """A worker has failed, or a round starts the workers: a check is due."""
         if self._check_at is None or not self._have_answered:
             return
-        self._is_for_workers = True
-        if self._answer_by is None:
-            self._check_at = now
+        self._is_for_workers, self._check_at = True, now
 
     def on_readiness(self, readiness: Readiness, now: float) -> None:
         if self._check_at is None or readiness.number != self._number or self._answer_by is None:
