@@ -7,6 +7,7 @@ tests/e2e/truth.py. These invariants hold after any sequence of faults:
 - Each pause of a training has an entry in `recoveries` with its seconds, to 10 % or 0.2 s; each entry that has ended
   has such a pause.
 - No job has failed or restarted as a whole, and the restarts in place are at most its budget.
+- The parts of a job's time in `status.goodput` are its wall time, to 1 %.
 - The resources of a process or the cluster do not grow by more than a bound per hour.
 """
 
@@ -23,6 +24,8 @@ Raw = dict[str, Any]
 
 #: Growth per hour of each process: MB of resident memory, and open files; and of the number of each kind of object.
 BOUNDS_PER_HOUR = {"MB": 32.0, "files": 12.0, "objects": 8.0}
+#: Of the wall time.
+SUM_ERROR = 0.01
 #: A worker that was asked for memory allocates 2 GiB until the kernel ends it. First writes run at 0.17 GB/s or more.
 ALLOCATION_S = 15.0
 #: Shorter series have no meaningful trend. Growth during the start of a process does not count.
@@ -144,6 +147,18 @@ def exceeds_budget(status: Raw, budget: int) -> list[str]:
     if status.get("restarts", 0) > 0:
         found.append(f"restarts: {status['restarts']}, and no fault allows a restart of the whole job")
     return found
+
+
+def unaccounted(status: Raw) -> list[str]:
+    """Of a job that has not ended: the parts are compared with the wall time until `since`."""
+    goodput = status.get("goodput")
+    if goodput is None:
+        return ["goodput: missing"]
+    wall_s, parts = unix(goodput["since"]) - unix(goodput["startTime"]), goodput["seconds"]
+    total_s = sum(parts.values())
+    if abs(total_s - wall_s) > SUM_ERROR * wall_s:
+        return [f"goodput: the parts are {total_s:.1f} s, the wall time is {wall_s:.1f} s: {parts}"]
+    return []
 
 
 def trends(samples: Iterable[Sample]) -> list[Trend]:

@@ -23,6 +23,7 @@ INVARIANTS = {
     "ranks": "a rank starts once in a round",
     "budget": "no job fails, and restarts in place stay within the budget",
     "truth": "status reports pauses to 10 % or 0.2 s, and the fault if its victim is certain",
+    "goodput": "the parts of a job's time are its wall time to 1 %",
     "recovery": "each training continues within the limit, and only the faults that have to stop it do",
     "answers": "rollout servers answer with whole weights",
     "leaks": f"the memory and open files of a process, and objects, do not grow by more in an hour than: {_BOUNDS}",

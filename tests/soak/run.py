@@ -24,7 +24,14 @@ from tests.e2e.waiting import NotInTime, wait_until
 from tests.soak.draw import Draw, Expectation, Kind, Pod, draw, expectation, hit
 from tests.soak.evidence import collect, samples
 from tests.soak.faults import NoTarget, has_netem, made, speed_up
-from tests.soak.invariants import exceeds_budget, expected_fault, pauses_between_rounds, ranks_twice, untruthful
+from tests.soak.invariants import (
+    exceeds_budget,
+    expected_fault,
+    pauses_between_rounds,
+    ranks_twice,
+    unaccounted,
+    untruthful,
+)
 from tests.soak.jobs import (
     BUDGET,
     SoakRl,
@@ -42,7 +49,7 @@ RECOVERY_LIMIT_S = 300.0
 #: Steps of each training after a fault, before it counts as recovered.
 STEPS_AFTER = 3
 MOST_VIOLATIONS = 20
-RENEWING = ("losses", "ranks", "budget", "recovery")
+RENEWING = ("losses", "ranks", "budget", "goodput", "recovery")
 
 Problems = dict[str, list[str]]
 
@@ -289,6 +296,7 @@ class Soak:
             "ranks": ranks_twice(training.starts()),
             "budget": exceeds_budget(status, BUDGET),
             "truth": truth,
+            "goodput": unaccounted(status),
             "recovery": recovery,
         }
         return found, max(paused, default=0.0)

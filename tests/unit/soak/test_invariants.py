@@ -18,6 +18,7 @@ from tests.soak.invariants import (
     percentiles,
     ranks_twice,
     trends,
+    unaccounted,
     untruthful,
 )
 
@@ -124,6 +125,29 @@ def test_a_budget_is_exceeded_by_one_restart_more() -> None:
         "the job has failed",
         "restarts: 1, and no fault allows a restart of the whole job",
     ]
+
+
+@pytest.mark.parametrize(
+    ("productive", "expected"),
+    [
+        (180.0, []),
+        (178.1, []),
+        (181.9, []),
+        (177.0, ["goodput: the parts are 197.0 s, the wall time is 200.0 s: {'productive': 177.0, 'starting': 20.0}"]),
+        (183.0, ["goodput: the parts are 203.0 s, the wall time is 200.0 s: {'productive': 183.0, 'starting': 20.0}"]),
+    ],
+)
+def test_the_parts_of_a_jobs_time_are_its_wall_time_to_1_percent(productive: float, expected: list[str]) -> None:
+    account = {
+        "startTime": "2026-11-25T04:00:00Z",
+        "since": "2026-11-25T04:03:20.000Z",
+        "seconds": {"productive": productive, "starting": 20.0},
+    }
+    assert unaccounted({"goodput": account}) == expected
+
+
+def test_a_missing_account_is_found() -> None:
+    assert unaccounted({"phase": "Running"}) == ["goodput: missing"]
 
 
 def series(values: list[float], every_s: float = 60.0, unit: str = "MB") -> list[Sample]:

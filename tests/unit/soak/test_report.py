@@ -38,7 +38,7 @@ def test_faults_are_counted_by_kind_with_the_pauses_that_they_caused() -> None:
 def test_each_invariant_has_its_checks_and_violations() -> None:
     rows = check_rows([summary(ENTRIES)])
     assert [row[1:] for row in rows[1:]] == [
-        ("2", "0"), ("0", "0"), ("0", "0"), ("1", "1"), ("0", "0"), ("0", "0"), ("0", "0"),
+        ("2", "0"), ("0", "0"), ("0", "0"), ("1", "1"), ("0", "0"), ("0", "0"), ("0", "0"), ("0", "0"),
     ]  # fmt: skip
 
 
