@@ -59,12 +59,16 @@ class RunByDefault(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """All words go to `run`, unless the first is another verb or asks for help. Raises WrongCall."""
-        if args and args[0] not in (*self.commands, "-h", "--help"):
+        first = args[0] if args else ""
+        if args and first not in (*self.commands, "-h", "--help"):
             args = ["run", *args]
         ours = args[: args.index("--")] if "--" in args else args
         asks_for_help = {"-h", "--help"} & set(ours)
         if args[:1] == ["run"] and ours is args and not asks_for_help and not ctx.resilient_parsing:
-            raise WrongCall(NO_COMMAND)
+            if first == "run" or first.startswith("-"):
+                raise WrongCall(NO_COMMAND)
+            verbs = ", ".join(self.commands)
+            raise WrongCall(f"{NO_COMMAND}. Local mode has no verb `{first}`: its verbs are {verbs}")
         return list(super().parse_args(ctx, args))
 
 
@@ -343,17 +347,19 @@ def _print(member: str, line: str, *, name_member: bool) -> None:
 
 
 def _checked(call: Callable[[], T]) -> T:
-    """Report the errors of a user in local mode in the same way as all others. Raises WrongCall."""
-    from understudy_local.options import UsageError
+    """Report the errors of a user in local mode in the same way as all others. Raises NotFound, WrongCall."""
+    from understudy_local.options import NoSuchRun, UsageError
 
     try:
         return call()
+    except NoSuchRun as error:
+        raise NotFound(str(error)) from error
     except UsageError as error:
         raise WrongCall(str(error)) from error
 
 
 def _asked(call: Callable[[], T]) -> T:
-    """The same for a question to a run. Raises WrongCall, NoAnswer."""
+    """The same for a question to a run. Raises NotFound, WrongCall, NoAnswer."""
     try:
         return _checked(call)
     except OSError as error:

@@ -21,6 +21,10 @@ class UsageError(ValueError):
     """The command line is wrong: the text has the wrong part and the expected one."""
 
 
+class NoSuchRun(UsageError):
+    """No run has the name, or there is none at all."""
+
+
 @dataclass(frozen=True)
 class Options:
     command: tuple[str, ...]

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from understudy_local.options import UsageError
+from understudy_local.options import NoSuchRun, UsageError
 from understudy_protocol.pod import LAUNCHER_SOCKET
 
 MAX_RUNS = 5
@@ -124,21 +124,21 @@ def live() -> list[RunFolder]:
 
 
 def active(name: str) -> RunFolder:
-    """The active run of that name; the newest if it is empty. Raises UsageError."""
+    """The active run of that name; the newest if it is empty. Raises NoSuchRun."""
     run = next((run for run in live() if name in ("", run.name)), None)
     if run is None:
         named = f" with the name {name}" if name else ""
-        raise UsageError(f"no local run{named} is active: start one with `understudy local -- COMMAND`")
+        raise NoSuchRun(f"no local run{named} is active: start one with `understudy local -- COMMAND`")
     return run
 
 
 def newest(name: str) -> RunFolder:
-    """The run of that name, active or not. Without a name: the newest, active ones first. Raises UsageError."""
+    """The run of that name, active or not. Without a name: the newest, active ones first. Raises NoSuchRun."""
     kept = sorted(map(RunFolder, _parent().iterdir()), key=lambda run: run.path.stat().st_mtime, reverse=True)
     run = next((run for run in (*live(), *kept) if name in ("", run.name)), None)
     if run is None:
         named = f" with the name {name}" if name else ""
-        raise UsageError(f"no local run{named} is kept: start one with `understudy local -- COMMAND`")
+        raise NoSuchRun(f"no local run{named} is kept: start one with `understudy local -- COMMAND`")
     return run
 
 

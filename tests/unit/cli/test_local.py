@@ -91,6 +91,7 @@ def test_torchrun_decides_about_the_workers_unless_an_option_does(
     ("words", "text"),
     [
         (["python", "train.py"], "expected `--` and the command of a worker"),
+        (["doctor"], "Local mode has no verb `doctor`: its verbs are run, kill, get, why, timeline, goodput, logs, stacks"),
         (["--nodes", "3"], "expected `--` and the command of a worker"),
         (["--nodes", "3", "--"], "expected `--` and the command of a worker"),
         (["--nodes", "0", "--", "x"], "--nodes 0: expected 1 or more"),
@@ -124,8 +125,6 @@ def test_torchrun_decides_about_the_workers_unless_an_option_does(
         (["--nproc", "two", "--", "x"], "Invalid value for '--nproc'"),
         (["--", "torchrun", "--nproc-per-node", "gpu", "x"], "torchrun's --nproc-per-node is gpu: expected a number"),
         (["kill"], "RANK|MEMBER"),
-        (["kill", "0", "--run", "no-such-run"], "no local run with the name no-such-run is active"),
-        (["why", "no-such-run"], "no local run with the name no-such-run is kept"),
     ],
 )
 def test_a_wrong_command_line_is_reported_with_the_reason(
@@ -133,6 +132,22 @@ def test_a_wrong_command_line_is_reported_with_the_reason(
 ) -> None:
     assert call(monkeypatch, "local", *words) == 2
     assert text in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["kill", "0", "--run", "no-such-run"], "no local run with the name no-such-run is active"),
+        (["get", "no-such-run"], "no local run with the name no-such-run is kept"),
+        (["logs", "no-such-run"], "no local run with the name no-such-run is kept"),
+        (["dashboard", "no-such-run"], "no local run with the name no-such-run is kept"),
+    ],
+)
+def test_a_run_that_does_not_exist_ends_with_3(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], text: str
+) -> None:
+    assert call(monkeypatch, "local", *words) == 3
+    assert text in capsys.readouterr().err
 
 
 def test_the_dashboard_shows_a_run_that_has_ended(monkeypatch: pytest.MonkeyPatch, ended: Path) -> None:
