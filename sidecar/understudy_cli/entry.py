@@ -2,7 +2,13 @@
 
 import io
 import os
+import shlex
 import sys
+from pathlib import Path
+
+#: kubectl calls this program for the completion of its plugin, with the words after `kubectl understudy`.
+KUBECTL_COMPLETES = "kubectl_complete-understudy"
+PLUGIN = "kubectl-understudy"
 
 
 def main() -> int:
@@ -11,7 +17,7 @@ def main() -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal may not have each character of a message
     try:
-        return _run()
+        return _complete_for_kubectl() if Path(sys.argv[0]).name == KUBECTL_COMPLETES else _run()
     except KeyboardInterrupt:
         return 130  # Ctrl-C before typer handles it, or after that
     finally:
@@ -33,6 +39,20 @@ def _run() -> int:
     except ModuleNotFoundError as error:
         return missing(error, "local")
     return 0
+
+
+def _complete_for_kubectl() -> int:
+    """kubectl expects lines with a word, a tab and the meaning of the word, which are the lines for fish."""
+    words, sys.argv = [PLUGIN, *sys.argv[1:]], [PLUGIN]
+    os.environ |= {
+        "_KUBECTL_UNDERSTUDY_COMPLETE": "complete_fish",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        "_TYPER_COMPLETE_ARGS": shlex.join(words),
+    }
+    try:
+        return _run()
+    except SystemExit:  # click exits with 1 if a completion is done
+        return 0
 
 
 def _flush() -> None:

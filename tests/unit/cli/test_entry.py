@@ -184,6 +184,47 @@ def test_the_shell_gets_no_error_if_the_cluster_cannot_be_read(tmp_path: Path) -
     assert (ended.stdout.strip(), ended.stderr) == ("", "")
 
 
+def test_kubectl_completes_the_verbs_and_the_jobs_of_its_plugin(tmp_path: Path) -> None:
+    # given the program under the name that kubectl calls for the completion of a plugin, and a path with a space
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    answers = {
+        f"{JOBS}/trainingjobs": [Answer({"items": [samples.job("vision"), samples.job("llm")]})],
+        f"{JOBS}/injectedjobs": [Answer({"items": []})],
+    }
+    with scripted(answers) as server:
+        config = kubeconfig(folder, server.url)
+        # when kubectl asks for the word after `dr`, and for the jobs after `why`
+        verbs = complete_for_kubectl("dr")
+        jobs = complete_for_kubectl("why", "--kubeconfig", config, "")
+    # then each line has a word, and perhaps a tab and its meaning
+    assert verbs.stdout.splitlines() == [
+        "drain\tMove the ranks of a pod to a spare.",
+        "drill\tBreak a job on purpose, and show what a...",
+    ]
+    assert jobs.stdout.splitlines() == ["llm", "vision"]
+    assert (verbs.returncode, jobs.returncode) == (0, 0)
+
+
+def test_kubectl_gets_no_error_if_the_cluster_cannot_be_read() -> None:
+    ended = complete_for_kubectl("why", "--kubeconfig", "/no/such/file", "a b'c")
+    assert (ended.returncode, ended.stdout.strip(), ended.stderr) == (0, "", "")
+
+
+def complete_for_kubectl(*words: str) -> subprocess.CompletedProcess[str]:
+    """As kubectl asks for the completion of the last word of `kubectl understudy`."""
+    start = "import sys; sys.argv[0] = '/bin/kubectl_complete-understudy'; "
+    start += "from understudy_cli.entry import main; sys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-c", start, *words],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env={"PYTHONPATH": ":".join(filter(None, sys.path)), "PATH": os.environ["PATH"]},
+    )
+
+
 def complete(words: str) -> subprocess.CompletedProcess[str]:
     """As bash asks for the completion of the last word."""
     asked = {"_UNDERSTUDY_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}

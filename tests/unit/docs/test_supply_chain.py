@@ -59,7 +59,7 @@ def test_an_install_by_name_is_found(command: str, is_by_name: bool) -> None:
 def test_the_distribution_has_a_name_of_its_own_and_the_commands_keep_theirs() -> None:
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     assert project["name"] == "understudy-training"
-    assert set(project["scripts"]) == {"understudy", "kubectl-understudy"}
+    assert set(project["scripts"]) == {"understudy", "kubectl-understudy", "kubectl_complete-understudy"}
 
 
 @pytest.mark.attack("F", "replaces the base image behind its tag", before="the next build was based on it")
