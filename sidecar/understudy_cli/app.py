@@ -47,6 +47,7 @@ from understudy_cli.printing import (
 from understudy_cli.reading import read_job, read_node, read_pod, read_pool
 from understudy_cli.render import OutputFormat
 from understudy_cli.views import causes, checks, drains, drills, goodput, jobs, nodes, spares, timeline
+from understudy_cli.views.check_result import Level
 from understudy_cli.views.drill_schedule import schedule_manifests
 from understudy_cli.views.suspects import Logs, Source
 from understudy_protocol import enums
@@ -408,7 +409,7 @@ def doctor(
     cluster = connect(kubeconfig, context, namespace)
     found = checks.findings(examine(cluster.api, cluster.namespace, version()), time.time())
     show({"findings": found}, output, lambda: render.diagnosis(found))
-    if any(finding.level is checks.Level.ERROR for finding in found):
+    if any(finding.level is Level.ERROR for finding in found):
         raise typer.Exit(ExitCode.PROBLEM_FOUND)
 
 

@@ -9,9 +9,11 @@ from understudy_cli import fields
 from understudy_cli.api import FORBIDDEN, NOT_FOUND, Api, collection
 from understudy_cli.command_errors import NoAnswer
 from understudy_cli.fields import Raw
-from understudy_cli.views.checks import Installation, Unreadable, example_job, services_of, shard_of
+from understudy_cli.views.check_result import Unreadable
+from understudy_cli.views.checks import Installation, example_job, services_of, shard_of
 
 T = TypeVar("T")
+OF_A_JOB = "understudy.dev/job-uid"
 OURS = "app.kubernetes.io/name=understudy"
 GROUP = "understudy.dev/v1alpha1"
 ADMISSION = "admissionregistration.k8s.io/v1"
@@ -45,7 +47,9 @@ def examine(api: Api, namespace: str, own_version: str) -> Installation:
         webhooks=webhooks,
         endpoints=_read(lambda: _endpoints(api, webhooks)),
         dns=_read(lambda: _slices(api, "kube-system", "kube-dns")),
-        pods=_read(lambda: _pods(api, namespace)),
+        pods=_read(lambda: _of_all_or_one(api, namespace, "v1", "pods", OURS, OF_A_JOB)),
+        claims=_read(lambda: _of_all_or_one(api, namespace, "v1", "persistentvolumeclaims", "")),
+        policies=_read(lambda: _of_all_or_one(api, namespace, "networking.k8s.io/v1", "networkpolicies", "")),
         rejection=_rejection(api, namespace),
         own_version=own_version,
         namespace=home,
@@ -117,19 +121,18 @@ def _slices(api: Api, namespace: str, service: str) -> tuple[Raw, ...]:
     return api.list(path, f"kubernetes.io/service-name={service}").items
 
 
-def _pods(api: Api, namespace: str) -> tuple[Raw, ...]:
-    """The pods of the installation and of jobs: of all namespaces, or of one if the account may not read all."""
+def _of_all_or_one(api: Api, namespace: str, group: str, resource: str, *selectors: str) -> tuple[Raw, ...]:
+    """The objects of all namespaces, or of one if the account may not read all."""
     try:
-        return _pods_in(api, "")
+        return _selected(api, collection(group, resource), selectors)
     except NoAnswer as error:
         if error.status != FORBIDDEN:
             raise
-        return _pods_in(api, namespace)
+        return _selected(api, collection(group, resource, namespace), selectors)
 
 
-def _pods_in(api: Api, namespace: str) -> tuple[Raw, ...]:
-    path = collection("v1", "pods", namespace)
-    return (*api.list(path, OURS).items, *api.list(path, "understudy.dev/job-uid").items)
+def _selected(api: Api, path: str, selectors: tuple[str, ...]) -> tuple[Raw, ...]:
+    return tuple(found for selector in selectors for found in api.list(path, selector).items)
 
 
 def _rejection(api: Api, namespace: str) -> str | Unreadable:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from understudy_cli.log_lines import StackGroup, ranges
 from understudy_cli.views.causes import Explanation, Why
-from understudy_cli.views.checks import CheckResult, Level
+from understudy_cli.views.check_result import CheckResult, Level
 from understudy_cli.views.drains import DrainRow, DrainState
 from understudy_cli.views.drills import DrillResult
 from understudy_cli.views.goodput import GoodputRow, JobGoodput

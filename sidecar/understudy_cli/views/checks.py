@@ -10,11 +10,12 @@ import re
 import ssl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 
 from understudy_cli import fields
 from understudy_cli.fields import Raw, pem_text
+from understudy_cli.views.check_result import CheckResult, Level, Unreadable
 from understudy_cli.views.phrases import duration
+from understudy_cli.views.pod_checks import blocked_ports, unusable_claims
 
 #: The oldest minor version of Kubernetes 1 (docs/reference/support.md).
 OLDEST_KUBERNETES = 30
@@ -30,35 +31,12 @@ _IMAGE_REASONS = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrIm
 _NAMED = 3  # examples in a message
 
 
-class Level(Enum):
-    OK = "ok"
-    WARNING = "warning"
-    ERROR = "error"
-    SKIPPED = "not checked"
-
-
-@dataclass(frozen=True)
-class CheckResult:
-    """fix: the next step; empty if nothing has to be done."""
-
-    check: str
-    level: Level
-    text: str
-    fix: str = ""
-
-
-@dataclass(frozen=True)
-class Unreadable:
-    """Why a fact could not be read."""
-
-    why: str
-
-
 @dataclass(frozen=True)
 class Installation:
     """Facts about an installation. rights: by `verb resource`. leases: by namespace and Deployment of each shard; None
     if the shard has none. endpoints: EndpointSlices by the name of their Service. rejection: why the API server rejects
-    a small TrainingJob; "" if it accepts it.
+    a small TrainingJob; "" if it accepts it. claims, policies: PersistentVolumeClaims and NetworkPolicies, of the
+    namespaces of the pods.
     """
 
     version: Raw | Unreadable
@@ -70,14 +48,28 @@ class Installation:
     endpoints: Mapping[str, Sequence[Raw]] | Unreadable
     dns: Sequence[Raw] | Unreadable
     pods: Sequence[Raw] | Unreadable
+    claims: Sequence[Raw] | Unreadable
+    policies: Sequence[Raw] | Unreadable
     rejection: str | Unreadable
     own_version: str = ""
     namespace: str = field(default="understudy-system")
 
 
 def findings(seen: Installation, now: float) -> tuple[CheckResult, ...]:
-    checks = (_version, _kinds, _rights, _deployments, _leader, _webhook, _certificates, _dns, _images, _acceptance)
-    return tuple(finding for check in checks for finding in check(seen, now))
+    checks = (
+        _version,
+        _kinds,
+        _rights,
+        _deployments,
+        _leader,
+        _webhook,
+        _certificates,
+        _dns,
+        _images,
+        _storage,
+        _ports,
+    )
+    return tuple(finding for check in (*checks, _acceptance) for finding in check(seen, now))
 
 
 def _skipped(check: str, fact: Unreadable) -> Iterator[CheckResult]:
@@ -326,6 +318,30 @@ def _images_that_fail(pod: Raw) -> Iterator[str]:
         for container in fields.entries(pod, "status", kind):
             if fields.text(container, "state", "waiting", "reason") in _IMAGE_REASONS:
                 yield fields.text(container, "image", limit=512)
+
+
+def _storage(seen: Installation, now: float) -> Iterator[CheckResult]:
+    check = "Storage"
+    for fact in (seen.pods, seen.claims):
+        if isinstance(fact, Unreadable):
+            yield from _skipped(check, fact)
+            return
+    assert not isinstance(seen.pods, Unreadable)
+    assert not isinstance(seen.claims, Unreadable)
+    problems = tuple(unusable_claims(check, seen.pods, seen.claims))
+    yield from problems or (CheckResult(check, Level.OK, "the volume claims of all pods of jobs can be used"),)
+
+
+def _ports(seen: Installation, now: float) -> Iterator[CheckResult]:
+    check = "Ports"
+    for fact in (seen.pods, seen.policies):
+        if isinstance(fact, Unreadable):
+            yield from _skipped(check, fact)
+            return
+    assert not isinstance(seen.pods, Unreadable)
+    assert not isinstance(seen.policies, Unreadable)
+    problems = tuple(blocked_ports(check, seen.pods, seen.policies))
+    yield from problems or (CheckResult(check, Level.OK, "no NetworkPolicy separates the pods of a job"),)
 
 
 def _acceptance(seen: Installation, now: float) -> Iterator[CheckResult]:

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from understudy_cli.views.checks import Installation, Unreadable
+from understudy_cli.views.check_result import Unreadable
+from understudy_cli.views.checks import Installation
 
 #: 2026-11-20T12:00:00Z.
 NOW = 1795176000.0
@@ -305,6 +306,8 @@ def installation(**changes: Any) -> Installation:
         "endpoints": {"understudy-webhook": []},
         "dns": [{"endpoints": [{"conditions": {"ready": True}}, {"conditions": {}}]}],
         "pods": pods(),
+        "claims": [],
+        "policies": [],
         "rejection": Unreadable("this account may not create TrainingJobs in namespace team-a"),
         "own_version": "0.1.0",
     }

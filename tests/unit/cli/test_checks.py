@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.unit.cli import samples
-from understudy_cli.views.checks import CheckResult, Level, Unreadable, authority_ends, findings, shard_of
+from understudy_cli.views.check_result import CheckResult, Level, Unreadable
+from understudy_cli.views.checks import authority_ends, findings, shard_of
 
 OPERATOR = ("understudy-system", "understudy-operator")
 
@@ -20,6 +21,15 @@ HEALTHY: dict[str, Any] = {
     "pods": [],
     "rejection": "",
 }
+
+
+NO_CALLERS = {"metadata": {"name": "strict", "namespace": "team-a"}, "spec": {"podSelector": {}}}
+
+
+def pod_with_claim(name: str) -> dict[str, Any]:
+    pod = samples.pod("llm-workers-0-0", "node-a", rank=0)
+    pod["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": name}}]
+    return pod
 
 
 def found(**changes: Any) -> dict[str, list[CheckResult]]:
@@ -90,6 +100,13 @@ def test_a_healthy_installation_has_no_problem() -> None:
         ("DNS", {"dns": []}, Level.WARNING, "there is no Service kube-dns"),
         ("DNS", {"dns": [{"endpoints": [{"conditions": {"ready": False}}]}]}, Level.ERROR, "no ready endpoint"),
         ("Images", {"pods": samples.pods()}, Level.ERROR, "example.com/t:2 cannot be pulled: pods llm-spare-new1"),
+        (
+            "Storage",
+            {"pods": [pod_with_claim("gone")]},
+            Level.ERROR,
+            "claim gone (team-a) of pods llm-workers-0-0 does not exist",
+        ),
+        ("Ports", {"pods": samples.pods(), "policies": [NO_CALLERS]}, Level.ERROR, "blocks port 8478"),
         ("Admission", {"rejection": "quota exceeded"}, Level.ERROR, "rejects a small TrainingJob (a dry run): quota"),
         ("Webhook", {"webhooks": [samples.webhook()]}, Level.ERROR, "0 ready endpoints"),
         ("Certificates", {"webhooks": [samples.webhook()]}, Level.ERROR, "has no caBundle"),
@@ -137,7 +154,20 @@ def test_the_operators_deployments_are_known_by_their_names(deployment: str, sha
 
 
 @pytest.mark.parametrize(
-    "fact", ["version", "served", "rights", "deployments", "leases", "webhooks", "dns", "pods", "rejection"]
+    "fact",
+    [
+        "version",
+        "served",
+        "rights",
+        "deployments",
+        "leases",
+        "webhooks",
+        "dns",
+        "pods",
+        "claims",
+        "policies",
+        "rejection",
+    ],
 )
 def test_a_fact_that_cannot_be_read_is_reported_as_not_checked(fact: str) -> None:
     shown = levels(**{fact: Unreadable("nodes is forbidden")})

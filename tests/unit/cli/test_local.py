@@ -91,7 +91,10 @@ def test_torchrun_decides_about_the_workers_unless_an_option_does(
     ("words", "text"),
     [
         (["python", "train.py"], "expected `--` and the command of a worker"),
-        (["doctor"], "Local mode has no verb `doctor`: its verbs are run, kill, get, why, timeline, goodput, logs, stacks"),
+        (
+            ["doctor"],
+            "Local mode has no verb `doctor`: its verbs are run, kill, get, why, timeline, goodput, logs, stacks",
+        ),
         (["--nodes", "3"], "expected `--` and the command of a worker"),
         (["--nodes", "3", "--"], "expected `--` and the command of a worker"),
         (["--nodes", "0", "--", "x"], "--nodes 0: expected 1 or more"),
