@@ -293,7 +293,7 @@ def _chunk(response: urllib3.BaseHTTPResponse, server: str) -> bytes:
 
 
 #: urllib3 puts its own object before some messages.
-_POOL = re.compile(r"^HTTPS?ConnectionPool\([^)]*\): ")
+_OBJECT = re.compile(r"^HTTPS?Connection(?:Pool)?\([^)]*\): ")
 
 
 def no_answer(server: str, error: Exception) -> NoAnswer:
@@ -301,7 +301,7 @@ def no_answer(server: str, error: Exception) -> NoAnswer:
     cause: BaseException = error
     while (reason := getattr(cause, "reason", None)) is not None and isinstance(reason, BaseException):
         cause = reason
-    seen = _POOL.sub("", one_line(str(cause))).rstrip(".") or type(cause).__name__
+    seen = _OBJECT.sub("", one_line(str(cause))).rstrip(".") or type(cause).__name__
     if "CERTIFICATE_VERIFY_FAILED" in seen:
         return NoAnswer(f"the certificate of {server} is not trusted ({seen}): get a new kubeconfig for this cluster")
     return NoAnswer(f"the API server {server} does not respond ({seen}): check the context and the network")

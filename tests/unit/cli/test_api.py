@@ -51,10 +51,13 @@ def test_an_error_is_reported_with_its_fix(answer: Answer, text: str) -> None:
     assert "\x1b" not in str(raised.value)
 
 
+_REFUSED = r"http://127\.0\.0\.1:\d+ does not respond \(Failed to establish a new connection: .* refused\): check"
+
+
 def test_a_server_that_is_not_there_is_named() -> None:
     with scripted({}) as server:
         api = server.api()
-    with pytest.raises(NoAnswer, match=r"the API server http://127\.0\.0\.1:\d+ does not respond .*refused"):
+    with pytest.raises(NoAnswer, match=_REFUSED):
         api.get(PODS)
 
 
