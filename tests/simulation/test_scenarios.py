@@ -546,6 +546,50 @@ def test_a_node_with_the_coordinator_and_ranks_without_power_costs_3_s(actives: 
         assert job.token.round == job.round + 1
 
 
+def beside_the_coordinator(setup: Setup, seed: int) -> tuple[Job, Pod]:
+    """A job with fewer machines than pods, and the pod with a rank on the machine of its coordinator."""
+    job = Job(setup, seed)
+    job.later(5.0)  # until all pods are voters
+    beside = [x for x in job.cluster.on_machine(job.coordinator_pod().machine) if x in job.cluster.seated()]
+    assert len(beside) == 1
+    return job, beside[0]
+
+
+#: The coordinator is one of two spares, and shares its machine with a pod that has a rank.
+SHARED = Setup(actives=5, spares=2, machines=5, steps=400)
+
+
+def test_a_second_pod_with_ranks_on_the_node_of_the_coordinator_is_not_waited_for() -> None:
+    """It took 14 s: the pod might have waited in the pool of another candidate."""
+    for seed in range(8):
+        job, beside = beside_the_coordinator(SHARED, seed)
+        job.cluster.power_off(beside.machine)
+        assert job.next_round_steps() < 4.0
+        assert (job.recovery().fault, job.recovery().cause.pod) == (Fault.NODE, beside.name)
+        assert job.recovery().strategy is Strategy.SPARE_SWAP
+        job.later(60.0)
+        assert job.token.round == job.round + 1
+
+
+def test_a_second_pod_on_the_node_of_a_coordinator_whose_sidecar_crashes_keeps_its_ranks() -> None:
+    for seed in range(8):
+        job, _ = beside_the_coordinator(SHARED, seed)
+        job.coordinator_pod().kill_sidecar()
+        job.later(30.0)
+        assert (job.token.round, job.cluster.seated()) == (job.round, job.members)
+        assert job.steps_again() < 2.0
+
+
+def test_a_second_pod_on_the_node_of_the_coordinator_that_is_cut_off_for_a_second_keeps_its_ranks() -> None:
+    for seed in range(8):
+        job, beside = beside_the_coordinator(SHARED, seed)
+        job.cluster.cut(beside.machine)
+        job.later(1.0)
+        job.cluster.heal(beside.machine)
+        job.later(30.0)
+        assert (job.token.round, job.cluster.seated()) == (job.round, job.members)
+
+
 def test_a_coordinator_with_ranks_whose_sidecar_crashes_alone_causes_no_swap() -> None:
     for seed in range(8):
         job = with_active_coordinator(3, 2, seed)

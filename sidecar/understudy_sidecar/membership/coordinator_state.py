@@ -7,6 +7,7 @@ nothing.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, Fault, RoundToken, Term
@@ -41,6 +42,20 @@ class PreviousTerm:
     appointment: Appoint | None = None  # None if members have elected this coordinator
     running_pods: frozenset[str] = frozenset()  # uids of the running pods, from the operator; empty: unknown
     ended_pods: frozenset[str] = frozenset()  # uids of voters that have ended, from the operator
+
+    @cached_property
+    def neighbors(self) -> frozenset[str]:
+        """uids of the other pods with ranks on the node of the previous coordinator."""
+        known, node = self.leader_snapshot, self.coordinator_node
+        if known is None or not node:
+            return frozenset()
+        return frozenset(x.pod_uid for x in known.rank_holders if x.node == node) - {self.coordinator_uid}
+
+    @property
+    def coordinator_node(self) -> str:
+        """Of the previous coordinator, if members have elected this one; "" if unknown."""
+        known = self.leader_snapshot
+        return known.coordinator_node if known is not None and self.coordinator_uid else ""
 
 
 @dataclass

@@ -7,8 +7,10 @@ formed a newer one, and no pod of that round has joined. The coordinator waits R
 expected members have joined (all voters except the previous coordinator's pod), it waits only RETURN_S, in which a
 crashed sidecar returns, or not at all if the training has broken or stopped anyway. It has stopped if the machine of
 the previous coordinator did not respond to any member that has joined, and a step is late in all of them that have
-ranks. Then it does not wait for members without ranks either, if enough others have joined. It never waits for a pod
-that has ended (as the operator reports) or was evicted. A fault that the previous coordinator had reported is not
+ranks. Then it does not wait for members without ranks either, if enough others have joined. For pods with ranks on the
+previous coordinator's node it waits only DOUBT_S, unless a pod of this node has joined: a live member on that node
+looks at the same machine, and leaves it as soon as the others. It never waits for a pod that has ended (as the operator
+reports) or was evicted. A fault that the previous coordinator had reported is not
 reported or charged again. If workers failed while there was no coordinator, it is unknown which failed first.
 """
 
@@ -28,6 +30,7 @@ from understudy_sidecar.membership import (
 )
 from understudy_sidecar.membership.calling import FIRST_WAIT_S
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
+from understudy_sidecar.membership.coordinator_watch import DOUBT_S
 from understudy_sidecar.membership.recoveries import WORKER_FAULTS
 from understudy_sidecar.membership.roster import MemberRecord
 
@@ -92,7 +95,7 @@ def rebuild(state: CoordinatorState, now: float) -> None:
 
 def check_times(state: CoordinatorState) -> list[float]:
     """When the previous round may be adopted or interrupted without another event."""
-    return [state.since + RETURN_S, state.since + REBUILD_S]
+    return [state.since + DOUBT_S, state.since + RETURN_S, state.since + REBUILD_S]
 
 
 def _replace_missing(state: CoordinatorState, previous: PreviousRound, now: float) -> None:
@@ -100,7 +103,7 @@ def _replace_missing(state: CoordinatorState, previous: PreviousRound, now: floa
     rank_holders, coordinator_uid = _known_rank_holders(state, previous)
     previous_uid, names = state.previous.coordinator_uid, _known_names(state, rank_holders)
     silent = _silent_uids(state, coordinator_uid)
-    silent_nodes = {rank_holder.node for rank_holder in rank_holders if rank_holder.pod_uid in silent}
+    silent_nodes = {node for uid, (_, node) in names.items() if uid in silent and node}
     expected = state.voter_configs.committed.voters | {
         rank_holder.pod_uid for rank_holder in rank_holders if rank_holder.group_rank not in previous.members
     }
@@ -270,7 +273,7 @@ def _may_have_enough_members(state: CoordinatorState) -> bool:
     """
     if len(state.roster.connected) >= (state.shape.min_actives or state.shape.actives):
         return True
-    return len(state.roster.members) + len(_gone(state)) >= len(_expected(state))
+    return len(state.roster.members) + len(_gone(state)) + len(state.previous.neighbors) >= len(_expected(state))
 
 
 def _expected(state: CoordinatorState) -> frozenset[str]:
@@ -285,8 +288,11 @@ def _gone(state: CoordinatorState) -> set[str]:
 
 def _rebuild_deadline(state: CoordinatorState, previous: PreviousRound) -> float:
     expected, gone = _expected(state), _gone(state)
-    if not expected or expected - state.roster.members.keys() - gone - _dispensable(state, previous):
+    missing = expected - state.roster.members.keys() - gone - _dispensable(state, previous)
+    if not expected or missing - _silent_neighbors(state, previous):
         return state.since + REBUILD_S
+    if missing:
+        return state.since + DOUBT_S
     if state.previous.running_pods:
         return state.since
     broken = any(x.workers in _ENDED for x in previous.members.values())
@@ -297,6 +303,15 @@ def _has_stopped(state: CoordinatorState, previous: PreviousRound) -> bool:
     """Whether the previous round makes no step without the previous coordinator's machine: no process returns there."""
     members = previous.members.values()
     return bool(members) and all(x.has_stopped for x in members) and _coordinator_is_silent(state)
+
+
+def _silent_neighbors(state: CoordinatorState, previous: PreviousRound) -> frozenset[str]:
+    """If the training has stopped with the previous coordinator's machine: the pods with ranks that were on it."""
+    neighbors, members = state.previous.neighbors, state.roster.members.values()
+    if not neighbors or not _has_stopped(state, previous):
+        return frozenset()
+    is_alive = any(member.node == state.previous.coordinator_node for member in members)
+    return frozenset() if is_alive else neighbors
 
 
 def _dispensable(state: CoordinatorState, previous: PreviousRound) -> frozenset[str]:

@@ -1,6 +1,7 @@
 """A new coordinator of a job that trains already: it continues the round, or finds out which pods are missing."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -741,12 +742,15 @@ def after_a_coordinator_with_ranks(*, knows_ranks: bool = True, min_actives: int
     return DrivenCoordinator(3, elected=known, min_actives=min_actives)
 
 
-def join_without_step(driven: DrivenCoordinator, *pods: str, silently: bool = True, late: bool = True) -> None:
+def join_without_step(
+    driven: DrivenCoordinator, *pods: str, silently: bool = True, late: bool = True, node: str = ""
+) -> None:
     for pod in pods:
         rank = None if pod.startswith("spare") else int(pod[-1])
         token, workers = (NO_ROUND, WorkersState.IDLE) if rank is None else (ROUND, RUNNING)
         is_late = late and rank is not None
-        driven.join(pod, token, rank, workers, disconnected_s=1.5, disconnected_silently=silently, has_stopped=is_late)
+        lost: dict[str, Any] = {"disconnected_s": 1.5, "disconnected_silently": silently, "has_stopped": is_late}
+        driven.join(pod, token, rank, workers, node=node, **lost)
 
 
 NEXT_RANKS = {"spare-0": 0, "active-1": 1, "active-2": 2}
@@ -824,4 +828,104 @@ def test_a_stopped_training_waits_for_a_second_pod_with_ranks() -> None:
     driven = after_a_coordinator_with_ranks()
     join_without_step(driven, "active-1", "spare-0", "spare-1")
     driven.later(11.9, "active-1", "spare-0", "spare-1")
+    assert driven.assigned() == {}
+
+
+# Other pods on the node of the coordinator
+
+
+def after_a_coordinator_beside(*ranks: int) -> DrivenCoordinator:
+    """The successor of spare-9, which coordinated a round of five pods on node-9, as did the pods of these ranks."""
+    nodes = {rank: "node-9" if rank in ranks else f"node-{rank}" for rank in range(5)}
+    holders = tuple(m.RankHolder(x, f"uid-active-{x}", f"active-{x}", node) for x, node in nodes.items())
+    voters = (*(x.pod_uid for x in holders), "uid-spare-0", "uid-spare-1", "uid-spare-9")
+    known = m.LeaderSnapshot(
+        ConfigVersion(1, 1, 1),
+        voters,
+        (),
+        "uid-spare-9",
+        {},
+        token=ROUND,
+        rank_holders=holders,
+        coordinator_pod="spare-9",
+        coordinator_node="node-9",
+    )
+    return DrivenCoordinator(5, elected=known)
+
+
+OTHERS = ("spare-0", "spare-1", "active-0", "active-1", "active-2")
+
+
+def test_pods_on_the_node_of_a_coordinator_whose_machine_does_not_respond_have_a_second_to_join() -> None:
+    # given a training that has stopped with the machine of the coordinator, which had two pods with ranks
+    driven = after_a_coordinator_beside(3, 4)
+    join_without_step(driven, *OTHERS)
+    # when neither has joined
+    driven.later(0.9, *OTHERS)
+    assert driven.assigned() == {}
+    # then after 1 s their ranks go to spares, and the node is the cause for both
+    driven.later(0.2, *OTHERS)
+    assert driven.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2, "spare-0": 3, "spare-1": 4}
+    causes = [(x.fault, x.cause.pod, x.cause.node) for x in driven.coordinator.snapshot().recoveries]
+    assert causes == [(Fault.NODE, "active-3", "node-9"), (Fault.NODE, "active-4", "node-9")]
+
+
+def test_a_pod_on_that_node_that_joins_within_a_second_keeps_its_ranks() -> None:
+    driven = after_a_coordinator_beside(4)
+    join_without_step(driven, *OTHERS, "active-3")
+    driven.later(0.9, *OTHERS, "active-3")
+    # when it joins after all others
+    join_without_step(driven, "active-4")
+    # then the round continues
+    assert driven.assigned() == {}
+    assert driven.token == ROUND
+
+
+def test_if_one_pod_on_that_node_has_joined_the_others_may_join_too() -> None:
+    """Only the network of the coordinator's pod may have ended."""
+    # given two pods on the node, one of which is alive
+    driven = after_a_coordinator_beside(3, 4)
+    join_without_step(driven, *OTHERS)
+    join_without_step(driven, "active-3", node="node-9")
+    # when the other has not joined for 11.9 s
+    driven.later(11.9, *OTHERS, "active-3")
+    # then it still may
+    assert driven.assigned() == {}
+    join_without_step(driven, "active-4", node="node-9")
+    assert driven.token == ROUND
+
+
+@pytest.mark.parametrize(
+    ("silently", "late"),
+    [(False, True), (True, False)],
+    ids=["a kernel closed a connection to the coordinator", "the training may make steps"],
+)
+def test_otherwise_all_pods_on_that_node_may_join(silently: bool, late: bool) -> None:
+    driven = after_a_coordinator_beside(4)
+    join_without_step(driven, *OTHERS)
+    join_without_step(driven, "active-3", silently=silently, late=late)
+    driven.later(11.9, *OTHERS, "active-3")
+    assert driven.assigned() == {}
+    driven.later(0.2, *OTHERS, "active-3")
+    assert driven.assigned()["spare-0"] == 4
+
+
+def test_the_pods_on_that_node_are_reported_as_lost_after_a_second_even_if_too_few_others_are_left() -> None:
+    """The operator creates other pods for their ranks."""
+    driven = after_a_coordinator_beside(2, 3, 4)
+    join_without_step(driven, "spare-0", "spare-1", "active-0", "active-1")
+    driven.later(1.1, "spare-0", "spare-1", "active-0", "active-1")
+    assert driven.assigned() == {}
+    assert [(x.pod_name, x.fault) for x in driven.coordinator.snapshot().lost] == [
+        ("active-2", Fault.NODE),
+        ("active-3", Fault.NODE),
+        ("active-4", Fault.NODE),
+        ("spare-9", Fault.NODE),
+    ]
+
+
+def test_a_missing_pod_on_another_node_may_join_too() -> None:
+    driven = after_a_coordinator_beside(4)
+    join_without_step(driven, *OTHERS)
+    driven.later(11.9, *OTHERS)
     assert driven.assigned() == {}
