@@ -289,6 +289,8 @@ VARIABLES = {
     "UNDERSTUDY_SNAPSHOT_STORAGE_EVERY": "`snapshots.storage.every`.",
     "UNDERSTUDY_SNAPSHOT_STORAGE_KEEP": "`snapshots.storage.keep`.",
     "UNDERSTUDY_SNAPSHOT_FD": "Workers: the file descriptor that `snapshot` uses.",
+    "UNDERSTUDY_WORKER_PARENT": "Workers that are fresh processes: the process that starts them. Their Python removes "
+    "it.",
     "UNDERSTUDY_ROUND": "Workers: epoch, term, and round, separated by dots. It increases with each round.",
     "UNDERSTUDY_STEP_FD": "Workers: the file descriptors that `step()` uses.",
     "UNDERSTUDY_AUTOMATIC_STEPS": "Workers, set by users: `false` if the steps of optimizers are not to be reported.",

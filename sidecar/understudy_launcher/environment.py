@@ -144,6 +144,17 @@ def worker_environment(
     return env
 
 
+def fresh_environment(env: Mapping[str, str], folder: str, parent: int) -> dict[str, str]:
+    """The variables of a worker that is a fresh process: its exception is reported too (understudy_zygote/fresh).
+
+    folder: the shared folder. parent: the process that starts the worker.
+    """
+    hook = f"{folder}/{pod.PYTHON_FOLDER}/{pod.FRESH_FOLDER}"
+    theirs = env.get("PYTHONPATH")
+    entries = [entry for entry in theirs.split(":") if entry != hook] if theirs else []
+    return {**env, "PYTHONPATH": ":".join([*entries, hook]), pod.ENV_WORKER_PARENT: str(parent)}
+
+
 def environment_after_take_over(launcher: Mapping[str, str], order: TakeOver) -> dict[str, str]:
     """The launcher's environment as the job's manifest would have set it."""
     of_the_pool = json.loads(launcher.get(pod.ENV_TEMPLATE_VARIABLES) or "[]")

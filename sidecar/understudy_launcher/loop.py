@@ -426,6 +426,9 @@ class Loop:
                 self._workers.snapshot_files.get(local_rank),
             )
 
+        def env_of_fresh(local_rank: int, step_files: tuple[int, int]) -> dict[str, str]:
+            return environment.fresh_environment(env_of(local_rank, step_files), settings.folder, os.getpid())
+
         fresh = list(range(settings.nproc))
         self._logs.new_round()
         self._workers.oom_kills.forget()
@@ -457,7 +460,7 @@ class Loop:
         for rank in fresh:
             command = self._command_of(rank)
             self._queue.extend(
-                self._workers.spawn(rank, partial(env_of, rank), outputs_of[rank], errors_of[rank], command)
+                self._workers.spawn(rank, partial(env_of_fresh, rank), outputs_of[rank], errors_of[rank], command)
             )
         for outputs in outputs_of.values():
             outputs.close()

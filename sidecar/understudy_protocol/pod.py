@@ -100,6 +100,7 @@ TORCHRUN_SCRIPT = "launch-torchrun"
 PLAIN_SCRIPT = "with-understudy"  # runs a command as it is, with PYTHON_FOLDER on PYTHONPATH
 PYTHON_FOLDER = "python"  # packages that workers may import (understudy_torch, understudy_jax, …), and the zygote
 ZYGOTE_MODULE = f"{PYTHON_FOLDER}/understudy_zygote/__main__.py"
+FRESH_FOLDER = "understudy_zygote/fresh"  # in PYTHON_FOLDER: on PYTHONPATH when the Python of a fresh worker starts
 
 COORDINATOR_PORT = 8478
 MEMBERSHIP_PATH = "/v1/membership"  # of the WebSocket on that port
@@ -154,6 +155,7 @@ ENV_SNAPSHOT_STORAGE_PATH = "UNDERSTUDY_SNAPSHOT_STORAGE_PATH"
 ENV_SNAPSHOT_STORAGE_EVERY = "UNDERSTUDY_SNAPSHOT_STORAGE_EVERY"
 ENV_SNAPSHOT_STORAGE_KEEP = "UNDERSTUDY_SNAPSHOT_STORAGE_KEEP"
 ENV_SNAPSHOT_FD = "UNDERSTUDY_SNAPSHOT_FD"  # for workers: a file with their snapshots, snapshot_slots.py
+ENV_WORKER_PARENT = "UNDERSTUDY_WORKER_PARENT"  # the process that starts a fresh worker, until its Python has started
 ENV_ROUND = "UNDERSTUDY_ROUND"  # epoch.term.round, for the workers
 ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # two files, for step() of the workers: understudy_torch/progress.py
 #: For workers, set by users: "false" if the steps of optimizers are not to be reported.

@@ -139,6 +139,7 @@ class Agent:
             c.HandlerClosed: self._on_handler_closed,
             c.WorkersSeen: self._on_workers_seen,
             e.WorkerEnded: self._on_worker_ended,
+            e.WorkerRaised: self._on_worker_raised,
             e.StepsRead: self._on_steps_read,
             e.CollectivesRead: self._on_collectives_read,
             e.AskedToEnd: self._on_asked_to_end,
@@ -251,6 +252,11 @@ class Agent:
             self._continue_once_all_have_ended()
         elif (self._ended_by_torchrun or self._ends_now) and not self._alive:
             self._nothing_runs()
+
+    def _on_worker_raised(self, event: e.WorkerRaised) -> None:
+        """Not after a SIGTERM that torchrun sends, and not of workers that the next ones replace."""
+        if self._begin is None and not (self._ended_by_torchrun or self._ends_now):
+            self._to_supervisor(event)
 
     def _on_steps_read(self, event: e.StepsRead) -> None:
         if self._begin is None:  # else it is about the previous workers, whose folder remains until the next ones begin

@@ -18,7 +18,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Optional, Protocol, Union
 
 from understudy_launcher import events as e
-from understudy_launcher.environment import flight_recorder
+from understudy_launcher.environment import flight_recorder, fresh_environment
 from understudy_launcher.loop import LauncherSettings
 from understudy_launcher.ports import PortReservation
 from understudy_launcher.sidecar_link import LinkSelection, SidecarLink
@@ -84,6 +84,7 @@ class TorchrunSession:
         assert isinstance(answer, c.BeginRound)
         os.environ[pod.ENV_STEP_FOLDER] = self._step_folder
         os.environ.update(flight_recorder(os.environ))
+        os.environ.update(fresh_environment(os.environ, self._settings.folder, os.getpid()))
         return answer.start
 
     def poll_members(self) -> bool:
@@ -189,7 +190,8 @@ class TorchrunSession:
             elif key.data == _SIDECAR:
                 self._on_sidecar(mask)
             elif key.data == _STEPS:
-                self._handle(*self._steps.has_news())
+                self._find_workers(anyway=True)
+                self._handle(*self._steps.has_news(), *self._workers.read_exceptions())
             else:
                 pidfds.append(key.fd)
         self._on_workers(pidfds)

@@ -61,12 +61,13 @@ class SearchSchedule:
         return now + max(self.EVERY_S, (now - self._began) * self.GROWTH)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Worker:
     pid: int
     local_rank: int
     error_file: Optional[str]
     started_at: float  # a lower bound, Unix seconds
+    may_raise: bool = True  # its exception is not known yet, and would not be due to a signal from here
 
 
 class TorchrunWorkers:
@@ -119,12 +120,14 @@ class TorchrunWorkers:
 
     def signal(self, aim: Aim) -> None:
         for worker in self._running.values():
+            worker.may_raise = False
             _send(worker.pid, _NUMBERS[aim])
 
     def signal_group(self, local_rank: int, aim: Aim) -> None:
         """Signal the processes of one worker, which may have just ended."""
         for worker in self._running.values():
             if worker.local_rank == local_rank:
+                worker.may_raise = False
                 _send(worker.pid, _NUMBERS[aim])
 
     def group_of(self, local_rank: int) -> Optional[int]:
@@ -132,8 +135,13 @@ class TorchrunWorkers:
         return next((worker.pid for worker in self._running.values() if worker.local_rank == local_rank), None)
 
     def read_exceptions(self) -> list[WorkerRaised]:
-        """The exceptions of the running workers."""
-        found = [error_files.raised(x.error_file, x.local_rank, x.started_at) for x in self._running.values()]
+        """The exceptions of running workers that were not returned before."""
+        found = []
+        for worker in self._running.values():
+            if worker.may_raise:
+                raised = error_files.raised(worker.error_file, worker.local_rank, worker.started_at)
+                worker.may_raise = raised is None
+                found.append(raised)
         return [raised for raised in found if raised is not None]
 
     def survivors(self) -> list[Survivor]:

@@ -14,5 +14,7 @@ interpreter.
     on_import.py        acts on a module that the script imports
     early_variables.py  whether a script sets variables that an import has already read
     script.py           runs the user's script as the interpreter would
+    uncaught.py         reports the exception that ends a worker
+    fresh/              the same for a worker that no zygote has forked
     store_fork.py       a fork that serves a round's store
 """

@@ -2,33 +2,24 @@
 
 Rules: `__main__` is a separate module that stays in sys.modules until the end, so that threads and exit handlers can
 pickle its objects. sys.argv, sys.path[0] and sys.orig_argv have their usual values. The traceback of an exception
-begins in the program. Its text is written to torch's error file, unless torch's `@record` has written that, so the
-launcher can report the exception that ended a worker. An exit with a text, sys.exit("no data"), counts as an exception.
-Then a byte in the worker's bell (understudy_torch/progress.py) makes the launcher read the file at once, because the
-process may need some time to end.
+begins in the program. It is reported to the launcher at once (uncaught.py). An exit with a text, sys.exit("no data"),
+counts as an exception.
 """
 
 import builtins
-import contextlib
-import json
 import os
 import runpy
-import stat
 import sys
-import time
-import traceback
 import types
 from dataclasses import dataclass
 from importlib.machinery import BuiltinImporter, SourceFileLoader
+
+from understudy_zygote import uncaught
 
 FILE, MODULE, CODE = "file", "module", "code"
 _SWITCHES = {FILE: [], MODULE: ["-m"], CODE: ["-c"]}
 #: Entries of sys.orig_argv before the target: this package's __main__.py, the control socket's number, and the kind.
 _OURS = 3
-_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-_STEP_FD = "UNDERSTUDY_STEP_FD"
-#: The first word of a page: see understudy_torch/progress.py.
-_MAGIC = 0x75_6E_64_73_74_65_70_31
 
 
 @dataclass(frozen=True)
@@ -66,11 +57,11 @@ def run(program: Program) -> None:
     except SystemExit as error:
         if error.code is not None and not isinstance(error.code, int):
             _remove_own_frames(error)
-            _report(error, worker)
+            uncaught.report(error, worker)
         raise
     except BaseException as error:  # noqa: BLE001 - reported as the interpreter does
         _remove_own_frames(error)
-        _report(error, worker)
+        uncaught.report(error, worker)
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
@@ -82,31 +73,6 @@ def _remove_own_frames(error: BaseException) -> None:
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     error.__traceback__ = trace
-
-
-def _report(error: BaseException, worker: int) -> None:
-    """worker: the process that has started the script. The exception of its forked child does not end it."""
-    if os.getpid() == worker:
-        _write_error_file(error)
-        _ring_bell()
-
-
-def _ring_bell() -> None:
-    """Only a pipe and a page: the script may have closed them, and other files may have their numbers."""
-    with contextlib.suppress(Exception):
-        bell, page = map(int, os.environ[_STEP_FD].split(","))
-        is_page = os.pread(page, 8, 0) == _MAGIC.to_bytes(8, sys.byteorder)
-        if is_page and stat.S_ISFIFO(os.fstat(bell).st_mode):
-            os.write(bell, b"!")
-
-
-def _write_error_file(error: BaseException) -> None:
-    with contextlib.suppress(Exception):  # no variable, a file written by @record, or an exception without a text
-        callstack = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        details = {"py_callstack": callstack, "timestamp": str(int(time.time()))}
-        error_text = {"message": f"{type(error).__name__}: {error}", "extraInfo": details}
-        with open(os.environ[_ERROR_FILE], "x", encoding="utf-8") as file:
-            json.dump({"message": error_text}, file)
 
 
 def _execute(program: Program, main: types.ModuleType) -> None:

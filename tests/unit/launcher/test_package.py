@@ -71,6 +71,8 @@ def test_the_command_writes_the_launcher_the_entry_scripts_and_the_workers_packa
         "python/understudy_zygote/child.py",
         "python/understudy_zygote/early_variables.py",
         "python/understudy_zygote/fitness.py",
+        "python/understudy_zygote/fresh/__init__.py",
+        "python/understudy_zygote/fresh/sitecustomize.py",
         "python/understudy_zygote/import_record.py",
         "python/understudy_zygote/learning.py",
         "python/understudy_zygote/on_import.py",
@@ -78,6 +80,7 @@ def test_the_command_writes_the_launcher_the_entry_scripts_and_the_workers_packa
         "python/understudy_zygote/script.py",
         "python/understudy_zygote/serve.py",
         "python/understudy_zygote/store_fork.py",
+        "python/understudy_zygote/uncaught.py",
     }
     for stub in ("launch", "launch-torchrun", "with-understudy"):
         assert (destination / stub).stat().st_mode & 0o777 == 0o755

@@ -1,0 +1,1 @@
+"""A folder that is on PYTHONPATH when the Python of a fresh worker starts, and not for its script: sitecustomize.py."""
