@@ -22,6 +22,7 @@ from understudy_protocol.launcher import (
     Stepped,
     StopWorkers,
     WorkerExited,
+    WorkerRaised,
     WorkersDrained,
     WorkersFinished,
 )
@@ -68,6 +69,15 @@ def save(*_):
 signal.signal(signal.SIGTERM, save)
 open(f"{here}/pids", "a").write(f"{os.getpid()}\\n")
 while True: time.sleep(0.05)
+"""
+)
+
+#: Its exit handler does not end.
+RAISES = alone(
+    """
+import atexit
+atexit.register(time.sleep, 600)
+raise ValueError("a wrong digest")
 """
 )
 
@@ -152,6 +162,16 @@ def test_a_failed_workers_code_becomes_torchruns(job: Job) -> None:
     member.sidecar.send(ExitLauncher(81, "Failed"))
     assert member.wait() in (7, 1)
     assert not member.traceback
+
+
+def test_the_exception_of_a_worker_is_reported_while_its_exit_handlers_run(job: Job) -> None:
+    """The script has no torch decorator."""
+    member = job.start(RAISES)
+    job.join(member)
+    job.begin_round(0, member)
+    raised = member.sidecar.expect(WorkerRaised)
+    assert (raised.token, raised.message) == (token(0), "ValueError: a wrong digest")
+    assert [message for message in member.sidecar.heard if isinstance(message, WorkerExited)] == []
 
 
 def test_a_neighbor_that_ignores_sigterm_does_not_delay_the_next_round(job: Job) -> None:
