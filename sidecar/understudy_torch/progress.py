@@ -16,9 +16,10 @@ The launcher's side is understudy_launcher/step_page.py. Both come from one imag
 
 Rules: step() never fails, never blocks, starts no thread, and makes no system call after the first time, so that a
 script may call it in every step. Only every tenth step at most takes longer (collectives.py). Outside a job it does
-nothing. A value that is not a whole number from 0 to 2^53 - 1 is not reported. A fork of the process shares the page,
-and rings the bell again at its own first step. A process that inherited the variable but not the files (its parent
-closed them) must not write into other files with these numbers: only a pipe and a page with MAGIC count.
+nothing. A step that is not a whole number from 0 to 2^53 - 1 is not reported, and such a total is unknown. A fork of
+the process shares the page, and rings the bell again at its own first step. A process that inherited the variable but
+not the files (its parent closed them) must not write into other files with these numbers: only a pipe and a page with
+MAGIC count.
 
 If UNDERSTUDY_START_TIMEOUT_SECONDS is set (detection of a round without a first step), the import writes words 5 and 6.
 A child that imports this module does not replace its parent: until a step, the first live process remains in the page.
@@ -52,7 +53,9 @@ _record_from = collectives.NEVER  # the number of the call from which on _report
 
 
 def step(n: int, total: Optional[int] = None) -> None:
-    """Report that step `n` (of `total`, if known) is done."""
+    """Report that step `n` (of `total`, if known) is done. A total that is no whole number from 0 to 2^53 - 1, such as
+    float("inf"), counts as unknown.
+    """
     global _record_from
     page = _page
     if page is None:
@@ -60,13 +63,15 @@ def step(n: int, total: Optional[int] = None) -> None:
             _first_step(n, total)
         return
     try:
-        done, of_all = int(n), -1 if total is None else int(total)
-        page[_STEP] = done
-        page[_TOTAL] = of_all
-        page[_AT] = monotonic_ns()
-        page[_CALLS] = calls = page[_CALLS] + 1
+        page[_STEP] = int(n)
     except Exception:  # noqa: BLE001 - the training must not fail for this: int() of a tensor may raise any error
         return
+    try:
+        page[_TOTAL] = -1 if total is None else int(total)
+    except Exception:  # noqa: BLE001 - as above
+        page[_TOTAL] = -1
+    page[_AT] = monotonic_ns()
+    page[_CALLS] = calls = page[_CALLS] + 1
     if calls >= _record_from and _reports is not None:
         _record_from = _reports.on_step(calls)
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,11 +134,29 @@ def test_a_value_that_is_no_step_is_ignored(files: StepFiles, value: object) -> 
     assert newest(files).step == 5
 
 
-@pytest.mark.parametrize(("total", "reported"), [((1 << 53) - 1, (1 << 53) - 1), (1 << 53, None), (-7, None)])
-def test_a_total_that_is_too_large_is_ignored(files: StepFiles, total: int, reported: int | None) -> None:
+def test_the_largest_total_is_reported(files: StepFiles) -> None:
+    understudy_torch.step(5, (1 << 53) - 1)
+    assert newest(files).total == 9007199254740991
+
+
+@pytest.mark.parametrize(
+    "total",
+    [1 << 53, 1 << 63, -(1 << 63) - 1, 10**5000, -7, float("inf"), float("nan"), "seven", [], Tensor()],
+    ids=type,
+)
+def test_a_total_that_is_no_number_of_steps_counts_as_unknown_and_the_step_is_reported(
+    files: StepFiles, total: Any
+) -> None:
+    understudy_torch.step(4, 9)
+    assert (newest(files).step, rings(files)) == (4, 1)
     understudy_torch.step(5, total)
     seen = newest(files)
-    assert (seen.step, seen.total) == (5, reported)
+    assert (seen.calls, seen.step, seen.total) == (2, 5, None)
+
+
+def test_a_first_step_with_a_total_of_an_endless_training_rings_the_bell(files: StepFiles) -> None:
+    understudy_torch.step(5, float("inf"))  # type: ignore[arg-type]
+    assert (newest(files).step, rings(files)) == (5, 1)
 
 
 def test_the_operator_reads_a_report_of_the_largest_step(files: StepFiles) -> None:
