@@ -88,9 +88,9 @@ def load(like: Optional[Any] = None) -> Optional[Any]:
 def save(step: int, state: Any) -> bool:
     """Keep `state` as the snapshot of `step`. Return whether it was stored; False for a call that `every` skips.
 
-    step: larger than that of the last snapshot that this process has stored; otherwise nothing is stored. state: a
-    pytree of jax.Array (also PRNG keys), numpy arrays, numbers, texts, bytes and None. Of an array that other processes
-    share, the shards of this process are stored.
+    step: a whole number from 0 to 2^53 - 1, larger than that of the last snapshot that this process has stored;
+    otherwise nothing is stored. state: a pytree of jax.Array (also PRNG keys), numpy arrays, numbers, texts, bytes and
+    None. Of an array that other processes share, the shards of this process are stored.
     """
     slots = slots_of_process()
     return slots is not None and slots.save(step, state, _pack)

@@ -23,6 +23,7 @@ This module needs the standard library alone. It runs in the user's processes.
 import contextlib
 import hashlib
 import mmap
+import operator
 import os
 import struct
 import sys
@@ -58,6 +59,7 @@ _ALIGNMENT = 64
 _MADV_POPULATE_WRITE = 23  # since Linux 5.14
 _POLL_S = 0.001
 _LOG_AFTER_S = 10.0
+_MOST_SHOWN = 80  # characters of a value in a message
 _NO_MEMORY = "this process is no worker of a job with spec.snapshots, or its pod has no memory for snapshots"
 _NOT_ASKED = "snapshot.load() was not called"
 
@@ -263,19 +265,20 @@ class SnapshotSlots:
             try:
                 return self._write(self._checked_step(step), *pack(state))
             except (UnsuitableState, RecursionError, OSError) as error:
-                self.complain(f"snapshot.save({step}) has stored nothing: {error}", about=str(error))
+                self.complain(f"snapshot.save({shown(step)}) has stored nothing: {error}", about=str(error))
                 return False
 
     def _checked_step(self, step: Any) -> int:
         """Of the snapshots of a round, that with the largest step is the newest one, also in the copies."""
-        if type(step) is not int or not 0 <= step <= MAX_STEP:
-            raise UnsuitableState(f"its step is {step!r}: expected a whole number from 0 to 2^53 - 1")
-        if self._saved is not None and step <= self._saved:
+        number = whole_step(step)
+        if number is None:
+            raise UnsuitableState(f"its step is {shown(step)}: expected a whole number from 0 to 2^53 - 1")
+        if self._saved is not None and number <= self._saved:
             raise UnsuitableState(
                 f"step {self._saved} was saved before, and of two snapshots, the one with the larger step is the newer "
                 "one: count the steps from the start of the training, and not of an epoch"
             )
-        return step
+        return number
 
     def complain(self, text: str, about: str = "") -> None:
         """about: of several texts with the same `about`, only the first one is written."""
@@ -377,6 +380,25 @@ class SnapshotSlots:
             self._populated.add(slot)
             with contextlib.suppress(OSError):  # an older kernel: page faults do it
                 self._map().madvise(_MADV_POPULATE_WRITE, self._content(slot), size)
+
+
+def whole_step(step: Any) -> Optional[int]:
+    """As an int, also if it has a class of numpy, torch or jax; None if it is no whole number from 0 to MAX_STEP."""
+    try:
+        number = int(operator.index(step))
+    except Exception:  # noqa: BLE001 - the training must not fail for this: a class of the script may raise any error
+        return None
+    return number if type(step) is not bool and 0 <= number <= MAX_STEP else None
+
+
+def shown(value: Any) -> str:
+    """A short text for a message. Python writes no number of thousands of digits."""
+    kind, text = type(value), ""
+    if kind is int and value.bit_length() > 63:
+        return f"a number of {value.bit_length()} bits"
+    with contextlib.suppress(Exception):  # as in whole_step
+        text = repr(value)
+    return text if 0 < len(text) <= _MOST_SHOWN else f"a {kind.__module__}.{kind.__qualname__}"
 
 
 def _layout(start: int, parts: Sequence[Part]) -> tuple[list[int], int]:

@@ -37,6 +37,7 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
+from understudy_protocol.snapshot_slots import whole_step
 from understudy_torch import snapshot
 
 CheckpointId = Union[str, "os.PathLike[str]", None]
@@ -73,7 +74,7 @@ class SnapshotWriter(StorageWriter):  # type: ignore[misc]  # torch is not insta
             snapshot.complain("a SnapshotWriter has stored nothing: its planner caches plans (enable_plan_caching)")
         else:
             items = [_stored(item, planner.resolve_data(item)) for item in self._items]
-            self.has_stored = snapshot.save(self.step, {_ITEMS: items, "step": self.step})
+            self.has_stored = snapshot.save(self.step, {_ITEMS: items, "step": whole_step(self.step)})
         return _done([])
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:

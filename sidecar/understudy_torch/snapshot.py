@@ -29,6 +29,7 @@ from understudy_protocol.snapshot_slots import (
     complain,
     load_in_process,
     reason,
+    shown,
     slots_of_process,
 )
 from understudy_protocol.snapshot_storage import SnapshotStorageError
@@ -80,9 +81,9 @@ def load(like: Optional[Any] = None, device: "Union[str, torch.device, None]" = 
 def save(step: int, state: Any) -> bool:
     """Keep `state` as the snapshot of `step`. Return whether it was stored; False for a call that `every` skips.
 
-    step: larger than that of the last snapshot that this process has stored; otherwise nothing is stored. state: dicts,
-    lists and tuples of tensors (strided, of any device and dtype), DTensors, numbers, texts and bytes. Of a DTensor,
-    the shard of this rank is stored.
+    step: a whole number from 0 to 2^53 - 1, larger than that of the last snapshot that this process has stored;
+    otherwise nothing is stored. state: dicts, lists and tuples of tensors (strided, of any device and dtype), DTensors,
+    numbers, texts and bytes. Of a DTensor, the shard of this rank is stored.
     """
     slots = slots_of_process()
     return slots is not None and slots.save(step, state, _pack)
@@ -248,7 +249,7 @@ def _key(key: Any, path: str) -> Any:
         _check_bits(key, f"a key of {path}")
     if type(key) in _PLAIN:
         return key
-    raise UnsuitableState(f"{path} has the key {key!r}: expected a text or a number")
+    raise UnsuitableState(f"{path} has the key {shown(key)}: expected a text or a number")
 
 
 def _checked(tensor: "torch.Tensor", path: str) -> "torch.Tensor":

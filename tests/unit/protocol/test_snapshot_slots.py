@@ -110,6 +110,66 @@ def test_a_step_that_the_operator_cannot_read_is_not_stored(rounds: Rounds, capf
     )
 
 
+class Index:
+    """A whole number of another class, as numpy and torch have them."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __index__(self) -> int:
+        return self.number
+
+    def __repr__(self) -> str:
+        return f"Index({self.number})"
+
+
+def test_a_whole_number_of_another_class_is_a_step(rounds: Rounds) -> None:
+    of_rank = worker(rounds)
+    assert of_rank.load(unpack) == STATE
+    given: list[Any] = [Index(8), 9, Index(9)]
+    assert [of_rank.save(step, STATE, pack) for step in given] == [True, True, False]
+    assert steps(rounds) == {8, 9}
+
+
+class Silent:
+    """Neither a number nor a text."""
+
+    def __index__(self) -> int:
+        raise RuntimeError("more than one element")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("step", "shown"),
+    [
+        (10**5000, "a number of 16610 bits"),
+        (-(1 << 63), "a number of 64 bits"),
+        (Index(1 << 70), "Index(1180591620717411303424)"),
+        (-1, "-1"),
+        (Index(-1), "Index(-1)"),
+        (True, "True"),
+        (3.0, "3.0"),
+        (None, "None"),
+        ("7", "'7'"),
+        ("7" * 99, "a builtins.str"),
+        (Silent(), "a tests.unit.protocol.test_snapshot_slots.Silent"),
+    ],
+    ids=type,
+)
+def test_any_other_step_fails_only_its_save(
+    rounds: Rounds, capfd: pytest.CaptureFixture[str], step: Any, shown: str
+) -> None:
+    of_rank = worker(rounds)
+    assert of_rank.load(unpack) == STATE
+    assert [of_rank.save(n, STATE, pack) for n in (step, step, 8)] == [False, False, True]
+    assert capfd.readouterr().err == (
+        f"understudy: snapshot.save({shown}) has stored nothing: its step is {shown}: expected a whole number from 0 "
+        "to 2^53 - 1\n"
+    )
+
+
 def blocked(began: threading.Event, until: threading.Event) -> Pack:
     """A save that waits within its copy, but not forever."""
 
