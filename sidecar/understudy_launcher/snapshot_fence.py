@@ -3,10 +3,10 @@
 Rules: the slots are read when no worker of an older round is left, and before those of the next round start. A header
 counts if the round that ran last has written it, or if it counted at the previous read and was not overwritten. So a
 process of an older round that has escaped its launcher, and writes after its round was replaced, writes nothing that is
-ever restored. Once a round has its choice, only the chosen snapshot counts: the training continues from it, or from the
-script's own checkpoint, and all others belong to an abandoned history. A rank restores only a snapshot that was saved
-for the same rank of a world of the same size. If a chosen snapshot did not count at the read, the pod has fetched it
-from another pod since then.
+ever restored. Once a round has its choice, only the chosen snapshot counts, and the older ones of the round that has
+saved it: the training continues from it, or from the script's own checkpoint, and all others belong to an abandoned
+history. A rank restores only a snapshot that was saved for the same rank of a world of the same size. If a chosen
+snapshot did not count at the read, the pod has fetched it from another pod since then.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,13 +38,16 @@ class SnapshotFence:
 
     def choose(self, saved: Optional[SavedStep], slots: Slots) -> dict[int, int]:
         """The round restores this snapshot. Return the slot of each local rank that has it."""
-        before, chosen = self._counted, dict[int, int]()
+        all_before, chosen = self._counted, dict[int, int]()
         self._counted = {}
         for local_rank, headers in slots.items():
+            before = [x for x in all_before.get(local_rank, ()) if x is not None and x.saved.leads_to(saved)]
             fitting = [slot for slot, x in enumerate(headers) if x and x.saved == saved and self._fits(local_rank, x)]
-            counted = [slot for slot in fitting if headers[slot] in before.get(local_rank, ())]
+            counted = [slot for slot in fitting if headers[slot] in before]
             found = (counted or fitting)[:1]
-            self._counted[local_rank] = tuple(x if slot in found else None for slot, x in enumerate(headers))
+            self._counted[local_rank] = tuple(
+                x if slot in found or x in before else None for slot, x in enumerate(headers)
+            )
             if found:
                 chosen[local_rank] = found[0]
         return chosen

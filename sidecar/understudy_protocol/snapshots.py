@@ -22,6 +22,12 @@ class SavedStep:
     token: RoundToken  # of the round that saved it
     step: int
 
+    def leads_to(self, restored: "Optional[SavedStep]") -> bool:
+        """Whether the round that saved the restored snapshot has saved this one before, or it is the restored one.
+        Snapshots of earlier rounds do not count: that round may have restored an older one.
+        """
+        return restored is not None and self.token == restored.token and self.step <= restored.step
+
 
 @dataclass(frozen=True, order=True)
 class MadeStep:

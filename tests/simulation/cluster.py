@@ -49,6 +49,7 @@ class Setup:
     host_network: bool = False  # whether the pods of a machine share its address, and listen on different ports
     snapshots: bool = False  # in memory, at each step
     copies: int = 0  # of each snapshot, in other pods
+    damaged: float = 0.0  # the share of ranks that find their own snapshot damaged when they restore it
 
 
 @dataclass
@@ -70,6 +71,7 @@ class SimulatedCluster:
     hangs: set[float] = field(default_factory=set)  # those that coordinators have reported
     final_updates: list[float] = field(default_factory=list)  # when workers reported a failure that ends the job
     drained: set[str] = field(default_factory=set)  # names of pods that a user drains
+    damaged: list[Pod] = field(default_factory=list)  # that find each snapshot damaged which they restore
     disturbances: list[float] = field(default_factory=list)  # when any other fault was injected
     on_coordinator_sent: Callable[[SimulatedSidecar, object], None] = lambda sidecar, message: None
     _links: int = 0
@@ -95,6 +97,7 @@ class SimulatedCluster:
             snapshot_copies=setup.copies,
         )
         self._saves = random.Random(f"saves-{self.world.seed}")
+        self._damages = random.Random(f"damages-{self.world.seed}")
         self.reports_steps, self.zygotes, self.numbers = setup.reports_steps, setup.zygotes, setup.numbers
         self.step_timeout_s = setup.step_timeout_s
         self.network = Network(self.world)
@@ -175,6 +178,10 @@ class SimulatedCluster:
     def ends_during_save(self) -> bool:
         """Whether a worker that ends was saving a snapshot."""
         return self._saves.random() < ENDS_DURING_SAVE
+
+    def is_damaged(self, pod: Pod) -> bool:
+        """Whether load() in a worker finds the snapshot of its own rank damaged."""
+        return self._damages.random() < self.setup.damaged or pod in self.damaged
 
     def end_worker(self, worker: SimulatedWorker, code: int | None, signal: str | None) -> None:
         self.world.log(worker.pod, f"FAULT: its worker of rank {worker.rank} ends ({signal or code})")

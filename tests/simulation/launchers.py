@@ -124,7 +124,17 @@ class Launcher(Process):
         self.memory.choose(effect.choice)
         for worker in self.workers.values():
             if worker.alive:
+                if effect.choice.saved is not None and self.pod.cluster.is_damaged(self.pod):
+                    self._discard(worker)
                 self._training.chosen(worker, effect.choice)
+
+    def _discard(self, worker: SimulatedWorker) -> None:
+        """load() in the worker finds its own snapshot damaged."""
+        assert self.memory is not None
+        self.memory.discard(worker.local_rank)
+        self.world.log(self.pod.name, f"FAULT: the snapshot of rank {worker.rank} is damaged")
+        self.pod.cluster.fails(self.pod.name)
+        worker.end(1, None)
 
     # The zygote -----------------------------------------------------------------------------------------------------
 

@@ -582,6 +582,11 @@ SCHEDULED = (
         test_snapshots.test_pods_that_were_cut_off_and_come_back_do_not_bring_a_state_that_the_training_has_left,
     ),
     ScheduledMutation(
+        "only the restored snapshot counts, and no older one of its round",
+        _patch(SavedStep, "leads_to", lambda self, restored: self == restored),
+        test_snapshots.test_a_damaged_snapshot_of_a_step_without_copies_costs_a_few_steps,
+    ),
+    ScheduledMutation(
         "repeated steps count as new ones",
         _patch(goodput, "_repeats_after", lambda account, facts, pause: False),
         partial(test_scenarios.test_steps_that_are_made_again_do_not_count_as_new_ones, Numbers.SCRIPT),

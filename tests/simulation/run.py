@@ -37,6 +37,7 @@ from tests.simulation.world import Rule, Violation
 from understudy_protocol.enums import Proactive
 
 SNAPSHOTS_SHARE = 0.5
+DAMAGED_SHARE = 0.02
 OPTIMIZERS_SHARE = 0.3
 
 
@@ -81,7 +82,7 @@ def draw_case(seed: int) -> Case:
     hosts = random.Random(f"hosts-{seed}")
     setup = replace(setup, host_network=hosts.random() < HOST_NETWORK_SHARE)
     snapshots = random.Random(f"snapshots-{seed}")
-    setup = replace(setup, snapshots=snapshots.random() < SNAPSHOTS_SHARE)
+    setup = replace(setup, snapshots=snapshots.random() < SNAPSHOTS_SHARE, damaged=DAMAGED_SHARE)
     numbers = random.Random(f"numbers-{seed}")
     if numbers.random() < OPTIMIZERS_SHARE:
         setup = replace(setup, numbers=numbers.choice([Numbers.ROUND, Numbers.OPTIMIZER]))

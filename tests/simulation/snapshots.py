@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.simulation.network import reachable
-from tests.simulation.training import SimulatedWorker
+from tests.simulation.training import NOTHING, SimulatedWorker
 from understudy_launcher.snapshot_fence import SnapshotFence
 from understudy_protocol.enums import NO_ROUND, RoundToken
 from understudy_protocol.launcher import StartWorkers
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tests.simulation.sidecars import SimulatedSidecar
 
 SLOTS = 2
-NOTHING = SavedStep(NO_ROUND, -1)
 PLAN_S = (0.001, 0.05)
 COPY_S = (0.01, 0.6)  # more than a step at times
 SLOW_LINKS: dict[str, tuple[float, float]] = {}  # instead of COPY_S, by the name of the owner's machine
@@ -54,6 +53,10 @@ class SimulatedMemory:
     def choose(self, choice: RestoreChoice) -> None:
         for local_rank, slot in self.fence.choose(choice.saved, self.slots).items():
             self._targets[local_rank] = 1 - slot
+
+    def discard(self, local_rank: int) -> None:
+        """The snapshot that the round restores is damaged."""
+        self.slots[local_rank][1 - self._targets[local_rank]] = None
 
     def save(self, worker: SimulatedWorker, step: int) -> None:
         """save() in the worker."""

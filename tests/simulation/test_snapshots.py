@@ -143,6 +143,44 @@ def test_pods_with_slow_and_with_fast_links_have_copies_of_the_same_steps(is_slo
     assert recovery.lost_steps <= 16 + 6
 
 
+@slow_copies(1.3)
+def test_a_damaged_snapshot_of_a_step_without_copies_costs_a_few_steps() -> None:
+    # given copies of some steps only, and a pod that finds its newest snapshot damaged
+    given = job(spares=3, steps=4000, copies=1, machines=12)
+    given.later(20.0)
+    victim = given.members[1]
+    given.cluster.damaged.append(victim)
+    given.cluster.end_worker(given.members[0].workers()[0], None, "SIGKILL")
+    # when it has discarded the snapshot, and failed
+    given.until(lambda: given.token.round == given.round + 2, 10.0)
+    given.cluster.damaged.clear()
+    given.next_round_steps()
+    # then the next round restores the newest older step that all pods have
+    assert (given.recovery().cause.pod, given.token.round) == (victim.name, given.round + 2)
+    assert given.recovery().tier in (Tier.MEMORY, Tier.PEER), given.recovery().tier_reason
+    lost_steps = given.recovery().lost_steps
+    assert lost_steps is not None
+    assert 0 < lost_steps <= 16 + 6
+
+
+@slow_copies(1.3)
+def test_a_pod_that_is_lost_before_the_first_copy_of_its_round_costs_a_few_steps() -> None:
+    # given copies of some steps only, and a round that has restored a step without copies
+    given = job(spares=3, steps=4000, copies=1, machines=12)
+    given.later(20.0)
+    given.cluster.end_worker(given.members[0].workers()[0], None, "SIGKILL")
+    given.next_round_steps()
+    assert given.recovery().tier is Tier.MEMORY
+    # when a pod is lost at its first step
+    given.members[1].kill()
+    given.next_round_steps()
+    # then the next round restores a copy from before the restored step
+    assert given.recovery().tier is Tier.PEER, given.recovery().tier_reason
+    lost_steps = given.recovery().lost_steps
+    assert lost_steps is not None
+    assert lost_steps <= 16 + 6
+
+
 @pytest.mark.usefixtures("reliable")
 def test_a_lost_node_with_the_coordinator_and_copies_costs_a_few_steps() -> None:
     given = job(steps=4000, spares=2, copies=1)

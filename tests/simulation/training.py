@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.network import Machine, reachable
 from tests.simulation.world import Rule, Violation, World
-from understudy_protocol.enums import RoundToken
+from understudy_protocol.enums import NO_ROUND, RoundToken
 from understudy_protocol.launcher import StartWorkers
 from understudy_protocol.snapshots import RestoreChoice, SavedStep
 
@@ -30,6 +31,7 @@ STEP_S = (0.25, 0.5)
 PEER_FAILURE_S = (0.05, 0.3)  # a Python process needs that long to end with its traceback
 EXIT_JITTER_S = (0.0, 0.4)
 SAVE_EVERY = 5
+NOTHING = SavedStep(NO_ROUND, -1)
 A_PEER_FAILED = "exit code 1: a peer has gone"
 
 
@@ -204,10 +206,27 @@ class Training:
             raise Violation(
                 Rule.A_ROUND_RESTORES_ONE_SNAPSHOT, f"round {group.token} restores {choice}, {choices} of {held}"
             )
-        if choice.saved in self._stale and group.token > self.newest_stepped:  # else this round is stale itself
-            raise Violation(Rule.NO_STALE_SNAPSHOT_IS_RESTORED, f"round {group.token} restores {choice}")
+        if choice.saved is not None and group.token > self.newest_stepped:  # else this round is stale itself
+            self._check_history(group, choice.saved)
         self._check_newest(group, choice, self._available(workers))
         return self.checkpoint[0] if choice.saved is None else choice.saved.step
+
+    def _check_history(self, group: Group, saved: SavedStep) -> None:
+        """The newest round that has stepped continues this snapshot, or has saved it before any newer round stepped."""
+        if saved in self._stale or not self._is_of_history(saved):
+            raise Violation(
+                Rule.NO_STALE_SNAPSHOT_IS_RESTORED, f"round {group.token} restores {saved}, after {self.choices}"
+            )
+
+    def _is_of_history(self, saved: SavedStep) -> bool:
+        """From the newest round that has stepped back to the rounds that it continues."""
+        token, newest = self.newest_stepped, math.inf
+        while saved.token < token:
+            choice = self.choices.get(token)
+            if choice is None or choice.saved is None:
+                return False
+            token, newest = choice.saved.token, choice.saved.step
+        return saved.token > token or saved.step <= newest
 
     def _available(self, workers: list[SimulatedWorker]) -> set[SavedStep]:
         """The snapshots that each rank has in its own pod, or in another pod of the round."""
@@ -227,13 +246,17 @@ class Training:
         return set.intersection(*available)
 
     def _check_newest(self, group: Group, choice: RestoreChoice, common: set[SavedStep]) -> None:
-        """Of the newest round that has stepped, unless a round after it has restored something else. A pod reports no
-        snapshot from before a round in which another pod had its ranks: it cannot know whether that round has stepped.
+        """Of the newest round that has stepped, or on the way to the snapshot that this round, or one after it, has
+        restored. A pod reports no snapshot from before a round in which another pod had its ranks: it cannot know
+        whether that round has stepped.
         """
         failed = {saved for token, saved in self.unfetchable if token == group.token}
-        newest = max((x for x in common - failed if x.token == self.newest_stepped), default=None)
-        later = [self.choices[token] for token in self.choices if self.newest_stepped < token < group.token]
-        if newest is None or "may be the cause" in choice.reason or any(x.saved != newest for x in later):
+        before = max((x for x in self.choices if self.newest_stepped <= x < group.token), default=None)
+        restored = NOTHING if before is None else self.choices[before].saved or NOTHING
+        of_newest = {x for x in common if x.token == self.newest_stepped == before}
+        on_the_way = {x for x in common if x.token == restored.token and x.step <= restored.step}
+        newest = max((of_newest | on_the_way) - failed, default=None)
+        if newest is None or "may be the cause" in choice.reason:
             return
         if any(x.memory is not None and x.memory.replaced > newest.token for x in group.workers.values()):
             return

@@ -4,10 +4,10 @@ Rules: a plan counts for its round, and a newer one replaces it. The edge answer
 pod keeps, once none of an older round arrives any more, and no fetch of an older round goes on. Started waits for that
 answer, so no copy that it names is overwritten before the round has restored one. If a round was formed without this
 member, its copies of older rounds do not count: the training went on without it. And once a round has its choice, only
-the chosen snapshot and newer ones count, as in the launcher (snapshot_fence.py). A fetched snapshot counts as the pod's
-own, also in later rounds, until a later round has its choice. The snapshot that it overwrites does not count from the
-moment at which the fetch begins to write. After a drain, and before a leaving pod ends, its newest snapshots are
-copied.
+the chosen snapshot, those that lead to it, and newer ones count, as in the launcher (snapshot_fence.py). A fetched
+snapshot counts as the pod's own, also in later rounds, until a later round has its choice. The snapshot that it
+overwrites does not count from the moment at which the fetch begins to write. After a drain, and before a leaving pod
+ends, its newest snapshots are copied.
 """
 
 from understudy_protocol import membership as m
@@ -132,7 +132,7 @@ def _on_overwritten(me: MemberState, overwritten: tuple[SavedStep, ...] | None) 
 
 def _counts(me: MemberState, step: SavedStep) -> bool:
     copies = me.copies
-    is_of_training = step.token >= copies.oldest or step == copies.restored
+    is_of_training = step.token >= copies.oldest or step.leads_to(copies.restored)
     return is_of_training and step.token >= max(copies.missed, me.workers.replaced)
 
 

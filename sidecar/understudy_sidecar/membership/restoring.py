@@ -8,12 +8,13 @@ count, and the coordinator chooses again when all fetches have ended: each one o
 each save, so snapshots cost no message a step. A snapshot is named by the round that saved it and by its step, because
 two rounds may save the same step with different content.
 
-Only the history of the training counts: the snapshot that the newest round with a choice has restored, and the
-snapshots that this round or a later one has saved. A round that was replaced may have saved more while it was cut off,
-but a newer round has stepped since, or has restored something else. A coordinator that adopts a round adopts its choice
-if any member has received one, and otherwise chooses. If the rounds after SUSPECT_RESTORES restores in a row have
-failed within SUSPECT_STEPS steps by a fault of a worker, the snapshots may be the cause: the next round restores an
-older snapshot on storage, or the script's own checkpoint. All work per message is O(1).
+Only the history of the training counts: the snapshot that the newest round with a choice has restored, the older ones
+of the round that has saved it, and the snapshots that the newest round with a choice or a later one has saved. A round
+that was replaced may have saved more while it was cut off, but a newer round has stepped since, or has restored
+something else. A coordinator that adopts a round adopts its choice if any member has received one, and otherwise
+chooses. If the rounds after SUSPECT_RESTORES restores in a row have failed within SUSPECT_STEPS steps by a fault of a
+worker, the snapshots may be the cause: the next round restores an older snapshot on storage, or the script's own
+checkpoint. All work per message is O(1).
 """
 
 from collections.abc import Iterable
@@ -241,7 +242,7 @@ def _learn_choices(state: CoordinatorState) -> None:
 
 def _is_of_the_training(state: CoordinatorState, saved: SavedStep) -> bool:
     is_of_newest = saved.token >= state.restores.decided and saved.token >= state.round.stepped
-    return is_of_newest or saved == state.restores.restored
+    return is_of_newest or saved.leads_to(state.restores.restored)
 
 
 def _record(state: CoordinatorState) -> None:

@@ -63,7 +63,33 @@ def test_the_snapshots_of_a_round_without_a_choice_count_in_the_next_round() -> 
     assert fence.whole(start(2), {0: [header(0, 8), header(0, 7)]}) == (saved(0, 7), saved(0, 8))
 
 
-def test_after_a_choice_only_the_chosen_snapshot_counts_beside_new_ones() -> None:
+def test_after_a_choice_the_older_snapshots_of_its_round_count_too() -> None:
+    fence, slots = after_round_0(), {0: [header(0, 8), header(0, 7)]}
+    fence.whole(start(1), slots)
+    assert fence.choose(saved(0, 8), slots) == {0: 0}
+    # when the rank has discarded the chosen one, because it is damaged
+    assert fence.whole(start(2), {0: [None, header(0, 7)]}) == (saved(0, 7),)
+
+
+def test_an_older_snapshot_that_did_not_count_before_the_choice_does_not_count_after_it() -> None:
+    # given a process of round 0 that has escaped writes step 6 after round 1 has started
+    fence = after_round_0()
+    fence.whole(start(1), {0: [header(0, 8), header(0, 7)]})
+    fence.choose(saved(0, 8), {0: [header(0, 8), header(0, 6)]})
+    assert fence.whole(start(2), {0: [header(0, 8), header(0, 6)]}) == (saved(0, 8),)
+
+
+def test_after_a_choice_a_snapshot_of_an_earlier_round_does_not_count() -> None:
+    """The round of the choice may have restored an older step, and made this one again."""
+    fence = after_round_0()
+    fence.whole(start(1), {0: [header(0, 7), None]})
+    slots = {0: [header(0, 7), header(1, 8)]}
+    assert fence.whole(start(2), slots) == (saved(0, 7), saved(1, 8))
+    fence.choose(saved(1, 8), slots)
+    assert fence.whole(start(3), slots) == (saved(1, 8),)
+
+
+def test_after_a_choice_only_the_chosen_snapshot_counts_beside_older_and_new_ones() -> None:
     fence, slots = after_round_0(), {0: [header(0, 8), header(0, 7)]}
     fence.whole(start(1), slots)
     assert fence.choose(saved(0, 7), slots) == {0: 1}

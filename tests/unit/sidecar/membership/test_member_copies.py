@@ -22,6 +22,7 @@ from understudy_protocol.snapshots import (
 from understudy_sidecar.membership import events as e
 
 R2 = RoundToken(1, 1, 2)
+BEFORE_R0 = RoundToken(1, 0, 9)
 HOLDER = CopyHolder("uid-1", "10.0.0.2")
 PLAN = CopyPlan(16, (HOLDER,), (CopyOwner(1, "uid-1"),))
 SAVED = SavedSteps((SavedStep(R0, 7),))
@@ -259,16 +260,17 @@ def test_a_member_that_gets_its_assignment_late_was_not_left_out() -> None:
     assert to_coordinator(driven.do(e.CopiesPlanned(R1, KEPT))) == [m.Started(R1, SAVED, KEPT)]
 
 
-def test_once_a_round_has_its_choice_only_that_one_counts_beside_newer_copies() -> None:
+def test_once_a_round_has_its_choice_it_counts_with_the_older_copies_of_its_round_and_newer_rounds() -> None:
     # given round 1 has restored step 6 of round 0
     driven = assigned()
     driven.do(e.CopiesPlanned(R1, KEPT), e.FromLauncher(l.WorkersStarted(R1, SAVED, R1)))
     driven.hear(m.Restore(R1, RestoreChoice(SavedStep(R0, 6))))
     driven.hear(replace(assign(R2), copies=PLAN))
     driven.report(l.WorkersStarted(R2, SAVED, R2))
-    whole = (SavedStep(R0, 6), SavedStep(R0, 7), SavedStep(R1, 8))
+    counted = (SavedStep(R0, 5), SavedStep(R0, 6), SavedStep(R1, 8))
+    whole = (SavedStep(BEFORE_R0, 4), *counted[:2], SavedStep(R0, 7), *counted[2:])
     answered = to_coordinator(driven.do(e.CopiesPlanned(R2, (KeptSteps(1, whole),))))
-    assert answered == [m.Started(R2, SAVED, (KeptSteps(1, (SavedStep(R0, 6), SavedStep(R1, 8))),))]
+    assert answered == [m.Started(R2, SAVED, (KeptSteps(1, counted),))]
 
 
 def test_a_restarted_sidecar_reports_the_start_again_once_it_knows_its_copies() -> None:

@@ -145,6 +145,42 @@ def test_a_round_that_ended_before_its_choice_does_not_count() -> None:
     assert choice == RestoreChoice(SavedStep(R0, 7))
 
 
+def restored_step_8() -> DrivenCoordinator:
+    """Round 2 has restored step 8 of round 1, which has restored step 5 of round 0."""
+    driven = trained(max_in_place=9)
+    driven.fail_worker("active-1")
+    chosen(driven, active_0=steps_of(R0, 5), active_1=steps_of(R0, 5, 6, 7))
+    driven.report_step("active-0", 9)
+    driven.fail_worker("active-1")
+    chosen(driven, active_0=steps_of(R1, 7, 8, 9), active_1=steps_of(R1, 7, 8))
+    driven.report_step("active-0", 9)
+    driven.fail_worker("active-1")
+    return driven
+
+
+def test_without_the_restored_snapshot_the_newest_older_one_of_its_round_is_restored() -> None:
+    choice = chosen(restored_step_8(), active_0=steps_of(R1, 7, 8), active_1=steps_of(R1, 6, 7))
+    assert choice == RestoreChoice(SavedStep(R1, 7))
+
+
+def test_a_newer_step_of_the_round_whose_snapshot_was_restored_does_not_count() -> None:
+    choice = chosen(restored_step_8(), active_0=steps_of(R1, 7, 9), active_1=steps_of(R1, 7, 9))
+    assert choice == RestoreChoice(SavedStep(R1, 7))
+    # and after that, step 8 does not count either
+    driven = restored_step_8()
+    chosen(driven, active_0=steps_of(R1, 7), active_1=steps_of(R1, 7))
+    driven.report_step("active-0", 20)
+    driven.fail_worker("active-1")
+    both = SavedSteps(steps_of(R1, 7, 8).whole, MadeStep(RoundToken(1, 1, 3), 20))
+    assert chosen(driven, active_0=both, active_1=both) == RestoreChoice(SavedStep(R1, 7))
+
+
+def test_a_snapshot_of_a_round_before_the_one_whose_snapshot_was_restored_does_not_count() -> None:
+    """Step 6 of round 0 is smaller than the restored step 8, but round 1 has left it."""
+    choice = chosen(restored_step_8(), active_0=steps_of(R0, 6), active_1=steps_of(R0, 6))
+    assert choice == RestoreChoice(None, "the snapshots are of a round that another one has replaced")
+
+
 def test_a_job_that_has_shrunk_and_grows_restores_no_snapshot_from_before_it_has_shrunk() -> None:
     """Else the progress of the smaller world would be lost."""
     # given a round of three pods that has saved step 7, and a later round of two pods that has made more steps
