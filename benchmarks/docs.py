@@ -19,6 +19,7 @@ from pathlib import Path
 from benchmarks import tables
 from benchmarks.archived import Archived, read_archived
 from benchmarks.child import CHECKOUT
+from benchmarks.dashboard import GOALS as DASHBOARD
 from benchmarks.detection.goals import GOALS as DETECTION
 from benchmarks.fleet import table as fleet
 from benchmarks.goals import Goal, check
@@ -59,6 +60,7 @@ GOALS: dict[str, Sequence[Goal]] = {
     "operator": OPERATOR,
     "operator-beside": BESIDE,
     "operator-pod": OPERATOR_POD,
+    "dashboard": DASHBOARD,
     "nodes": NODES,
     "detection": DETECTION,
     "hostile": HOSTILE,

@@ -157,7 +157,7 @@ def test_every_benchmark_has_its_machine_and_its_numbers_on_the_page() -> None:
     markers = re.findall(r"<!-- ([a-z]+):(machine|records|costs) -->", page.read_text())
 
     names = {
-        *("rendezvous", "recovery", "operator", "pool", "webhook"),
+        *("rendezvous", "recovery", "operator", "pool", "webhook", "dashboard"),
         *("injection", "nodes", "hostile", "step", "rollout", "detection", "snapshot"),
     }
     large_jobs = {("scale", "machine"), ("scale", "costs")}  # the records have too many rows
