@@ -45,7 +45,7 @@ def test_each_fault_of_a_drill_breaks_what_it_names_and_the_job_recovers(make_jo
         assert lost == (named if is_of_pod else set()), (fault, row, lost)
         assert (coordinator in named) == (fault == "coordinator"), (fault, row, coordinator)
         # and status has the recovery of this drill, with its strategy
-        found[fault] = (row["strategy"], status["lastRecovery"]["fault"], row["firstStepAfter"] != "")
+        found[fault] = (row["strategy"], status["lastRecovery"]["fault"], row["first_step_after"] != "-")
         if row["strategy"] != "Election":
             assert status["lastRecovery"]["strategy"] == row["strategy"]
             assert status["lastRecovery"]["reason"].startswith("a drill")
