@@ -1,4 +1,5 @@
-"""Which lines of a trainer container's log belong to a rank and a round, and the stacks that the log contains. Pure.
+"""Which lines of a trainer container's log belong to a rank and a round, and the stacks and the newest collectives that
+the log contains. Pure.
 
 A worker's line begins with `[rank 3] `. It has no round, but when workers start, the launcher writes a line with it:
 `understudy launcher: round=EPOCH.TERM.ROUND workers started ranks=…`. So a line belongs to the round of the newest such
@@ -21,6 +22,16 @@ _DUMP = re.compile(
 _STACK = re.compile(r'(?:Current thread|Thread) 0x[0-9a-fA-F]+|  File "|  \.\.\.|  <')
 #: Frames of the fork server, below the script. The path of a pod's folder would make equal stacks differ in local mode.
 _BELOW_SCRIPT = "/understudy_zygote/"
+#: The thread of Understudy that writes the newest collectives. Its only frame.
+_OUR_THREAD = "/understudy_torch/last_collectives.py"
+#: Its line: understudy_torch/last_collectives.py has the form.
+_COLLECTIVES = "understudy collectives: "
+_OF_GROUP = re.compile(
+    r"([\w.:+-]{1,48})/([\w.:+-]{1,48}) (gloo|nccl):([\w.:+-]{1,48})=([0-9]{1,15})"
+    r"(?: waits ([\w.:+-]{1,48})=([0-9]{1,15}))?",
+    re.ASCII,
+)
+MOST_GROUPS = 16
 _THREAD_ID = re.compile(r"(thread|Thread) 0x[0-9a-fA-F]+")
 STACK_LINES = 2_000
 #: Ranks of one pod. A line with more was not written by a launcher.
@@ -68,13 +79,38 @@ def _started_in(line: str) -> tuple[int, range] | None:
 
 
 @dataclass(frozen=True)
+class Collective:
+    """number: in its process group."""
+
+    operation: str
+    number: int
+
+
+@dataclass(frozen=True)
+class GroupPosition:
+    """A rank's position in one process group. group: its backend and name. title: of the group, for users.
+
+    entered: the newest collective that the rank has entered. waits: the oldest one that is not complete there.
+    """
+
+    group: str
+    title: str
+    entered: Collective
+    waits: Collective | None
+
+
+@dataclass(frozen=True)
 class Dump:
-    """The stacks of one worker. since: for how long it had made no step. lines: as faulthandler wrote them."""
+    """The stacks of one worker. since: for how long it had made no step. lines: as faulthandler wrote them.
+
+    positions: None if the worker has not written its newest collectives.
+    """
 
     rank: int
     round: int
     since: str
     lines: tuple[str, ...]
+    positions: tuple[GroupPosition, ...] | None = None
 
     @property
     def comparable(self) -> tuple[str, ...]:
@@ -88,6 +124,7 @@ class _Collected:
     round: int
     since: str
     lines: list[str] = field(default_factory=list)
+    positions: tuple[GroupPosition, ...] | None = None
 
 
 def newest_dumps(lines: Iterable[str]) -> dict[int, Dump]:
@@ -110,10 +147,30 @@ def dumps(lines: Iterable[str], round_number: int | None = None) -> tuple[Dump, 
         if prefix is None or of_rank is None or len(of_rank.lines) >= STACK_LINES:
             continue
         text = line[prefix.end() :]
-        if _STACK.match(text) and _BELOW_SCRIPT not in text:
+        if text.startswith(_COLLECTIVES):
+            of_rank.positions = positions(text)
+        elif _OUR_THREAD in text:
+            del of_rank.lines[-1:]  # the line that names the thread
+        elif _STACK.match(text) and _BELOW_SCRIPT not in text:
             of_rank.lines.append(text)
     wanted = (x for x in found if x.lines and round_number in (None, x.round))
-    return tuple(Dump(x.rank, x.round, x.since, tuple(x.lines)) for x in wanted)
+    return tuple(Dump(x.rank, x.round, x.since, tuple(x.lines), x.positions) for x in wanted)
+
+
+def positions(line: str) -> tuple[GroupPosition, ...] | None:
+    """What a worker has written about its collectives; None if the line has another form."""
+    parts = line.removeprefix(_COLLECTIVES).split(", ", MOST_GROUPS)
+    found = [_OF_GROUP.fullmatch(part) for part in parts]
+    if len(parts) > MOST_GROUPS or None in found:
+        return None
+    return tuple(_position(part) for part in found if part is not None)
+
+
+def _position(found: re.Match[str]) -> GroupPosition:
+    name, description, backend, operation, number = found.group(1, 2, 3, 4, 5)
+    title = f"group {name}" if description in ("_", "undefined") else f"group {name} ({description})"
+    waits = None if found[6] is None else Collective(found[6], int(found[7]))
+    return GroupPosition(f"{backend} {name}", title, Collective(operation, int(number)), waits)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ hangs before its first step, and sends WriteStacks.
 
 Rules: a worker is watched from its first step() of the round until it ends. Workers dump one after the other, the
 slowest first, because they write to one log: each has SLOT_S, and all together have ALL_SLOTS_S. The report follows
-DUMP_S or later after the start of the dumps, because it makes the coordinator kill the workers. The slowest worker has
+DUMP_S or later after the start of the dumps, and LAST_SLOT_S or later after the last one, because it makes the
+coordinator kill the workers: a worker writes its newest collectives 0.1 s after its stacks. The slowest worker has
 the lowest step; among equals, it made that step first. Silence is measured up to the last read of the steps (steps.py).
 """
 
@@ -29,6 +30,7 @@ from understudy_protocol.launcher import Hung, StartWorkers
 
 DUMP_S = 1.0
 SLOT_S = 0.2
+LAST_SLOT_S = 0.5
 ALL_SLOTS_S = 5.0
 REPORT_AGAIN_S = 10.0
 NO_STEP = -1
@@ -106,7 +108,7 @@ class HangWatch:
         rank = self._to_dump.pop(0)
         self._next_at = now + self._slot_s
         if not self._to_dump:
-            self._next_at = max(self._next_at, self._reported_from)
+            self._next_at = max(now + LAST_SLOT_S, self._reported_from)
         worker = f"worker local_rank={rank} rank={self._start.rank_offset + rank}"
         since = f"{now - self._started_at:.0f} s since its start"
         if not self._asked:

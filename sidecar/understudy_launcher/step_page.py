@@ -22,10 +22,10 @@ from understudy_protocol.snapshots import MAX_STEP
 
 MAGIC = 0x75_6E_64_73_74_65_70_31
 BELL, PAGE = "bell", "page-"  # files of a folder; a page's name ends with the local rank
-_WORDS = struct.Struct("8q")
+_WORDS = struct.Struct("9q")
 #: Behind these: see understudy_torch/collectives.py.
 _AREA = struct.Struct("44q")
-_BLANK = _WORDS.pack(MAGIC, 0, 0, -1, 0, 0, 0, 0) + bytes(_AREA.size)
+_BLANK = _WORDS.pack(MAGIC, 0, 0, -1, 0, 0, 0, 0, 0) + bytes(_AREA.size)
 _NEW_PAGE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _CHUNK = 1 << 12
 _COUNTED = -2  # in place of the total: see understudy_torch/progress.py
@@ -46,6 +46,7 @@ class StepReading:
     stack_signal: int  # the process dumps its Python stacks on this signal; 0: on none
     first_at: float = 0.0  # time of its first step, by time.monotonic()
     is_counted: bool = False  # the step is the number of steps in this round
+    collectives_signal: int = 0  # the process writes its newest collectives on this signal; 0: on none
 
 
 class StepPage:
@@ -62,11 +63,12 @@ class StepPage:
         if words == self._words or len(words) != _WORDS.size:
             return None
         self._words = words
-        _, calls, step, total, at_ns, pid, stack_signal, first_ns = _WORDS.unpack(words)
+        _, calls, step, total, at_ns, pid, stack_signal, first_ns, collectives_signal = _WORDS.unpack(words)
         if calls <= 0 or not 0 <= step <= MAX_STEP:
             return None
         of_all, at, first_at = total if 0 <= total <= MAX_STEP else None, at_ns / 1e9, first_ns / 1e9
-        return StepReading(calls, step, of_all, at, pid, stack_signal, first_at, is_counted=total == _COUNTED)
+        is_counted = total == _COUNTED
+        return StepReading(calls, step, of_all, at, pid, stack_signal, first_at, is_counted, collectives_signal)
 
     def steps_read(self, local_rank: int) -> list[StepsRead]:
         """The same as an event for the supervisor."""
@@ -94,7 +96,8 @@ class StepPage:
         return [CollectivesRead(local_rank, window, step_ns, tuple(steps[::2]), tuple(steps[1::2]))]
 
     def dump_stacks(self, group: int) -> str:
-        """Make the process that steps write its Python stacks to stderr. Return why it cannot, or "".
+        """Make the process that steps write its Python stacks, and then its newest collectives, to stderr. Return why
+        it cannot write its stacks, or "".
 
         group: the worker's process group. Its number may be reused once the group is empty.
         """
@@ -109,6 +112,8 @@ class StepPage:
             if self.newest is None and process_table.has_default_action(process.pid, process.stack_signal):
                 return "its process no longer handles the stack signal"  # it has run exec since
             os.kill(process.pid, process.stack_signal)
+            if process.collectives_signal:
+                os.kill(process.pid, process.collectives_signal)
         except OverflowError:
             return "its step page has no pid"
         except OSError as error:
@@ -119,7 +124,7 @@ class StepPage:
         words = os.pread(self._fd, _WORDS.size, 0)
         if len(words) != _WORDS.size:
             return None
-        _, calls, step, _, at_ns, pid, stack_signal, _ = _WORDS.unpack(words)
+        _, calls, step, _, at_ns, pid, stack_signal, _, _ = _WORDS.unpack(words)
         return StepReading(calls, step, None, at_ns / 1e9, pid, stack_signal) if pid > 0 else None
 
 

@@ -8,7 +8,7 @@ For each of ten steps in a row, a window, this publishes the first and the last 
 same on all ranks of its group, and the time from the end of the step before (the call of step()) to the entry. Both
 times are of this machine's clock. So the clocks of two pods are never compared.
 
-Rules: no thread, and no failure: any error ends the reports of this process. Most calls of step() only compare two
+Rules: no failure: any error ends the reports of this process. Most calls of step() only compare two
 numbers. All ranks have to report the same steps: a window ends at a multiple of STEPS x 2**k, counted from the start of
 the round, and each rank chooses k by itself. So the windows of a rank with a larger k are among those of the others.
 The time between two windows is at least PERIOD_S, and grows with the number of ranks, so that the coordinator gets at
@@ -36,7 +36,7 @@ PERIOD_S, PERIOD_PER_RANK_S = 10.0, 0.01
 COST_FACTOR = 200  # 0.5 % of the time
 NEVER = sys.maxsize
 _LONGEST_STRIDE = 1 << 40
-_BACKENDS = ("gloo", "nccl")
+BACKENDS = ("gloo", "nccl")
 _DUMPS = ("_dump_fr_trace_json", "_dump_nccl_trace_json")
 _GROUP_BITS, _SEQUENCE_BITS = 28, 31  # together less than 10**18: msgspec reads more digits slowly
 
@@ -125,35 +125,57 @@ def has_waited_for_gpu() -> bool:
     return not cuda.is_current_stream_capturing() and bool(cuda.current_stream().query())
 
 
+def has_flight_recorder() -> bool:
+    """Whether torch.distributed is imported, and has a flight recorder."""
+    return bool(_dumps())
+
+
 def read_flight_recorders() -> list[Any]:
-    """The content of each of torch's flight recorders as JSON: NCCL has its own one. torch is not imported here."""
+    """The content of each of torch's flight recorders as JSON: NCCL has its own one."""
+    return [dump(True, False) for dump in _dumps()]
+
+
+def _dumps() -> list[Callable[[bool, bool], Any]]:
+    """torch is not imported here."""
     c10d = sys.modules.get("torch._C._distributed_c10d")
     dumps = (getattr(c10d, name, None) for name in _DUMPS)
-    return [dump(True, False) for dump in dumps if dump is not None]
+    return [dump for dump in dumps if dump is not None]
+
+
+def entries(recorded: list[Any]) -> list[dict[str, Any]]:
+    """The entries of the flight recorders. Content of an unknown form is skipped."""
+    json = importlib.import_module("json")  # scripts that report no collectives need not import it
+    found: list[dict[str, Any]] = []
+    for text in recorded:
+        content = json.loads(text)
+        listed = content.get("entries") if isinstance(content, dict) else None
+        found += [entry for entry in (listed if isinstance(listed, list) else ()) if isinstance(entry, dict)]
+    return found
+
+
+def group(entry: dict[str, Any]) -> tuple[str, str]:
+    """The name and the description of its process group; "" if it has none. Only the name is the same on all ranks."""
+    of_entry = entry.get("process_group")
+    texts = [text for text in (of_entry if isinstance(of_entry, list) else [of_entry])[:2] if isinstance(text, str)]
+    name, description = (*texts, "", "")[:2]
+    return name, description
 
 
 def read_entries(recorded: list[Any]) -> list[Entry]:
     """The collectives in the flight recorders, oldest first. Entries of an unknown form are skipped."""
-    json = importlib.import_module("json")  # scripts that report no collectives need not import it
-    found: set[Entry] = set()
-    for text in recorded:
-        content = json.loads(text)
-        entries = content.get("entries") if isinstance(content, dict) else None
-        found.update(filter(None, map(_entry, entries if isinstance(entries, list) else ())))
-    return sorted(found)
+    return sorted(set(filter(None, map(_entry, entries(recorded)))))
 
 
-def _entry(entry: Any) -> Optional[Entry]:
-    if not isinstance(entry, dict) or entry.get("is_p2p") is not False:
+def _entry(entry: dict[str, Any]) -> Optional[Entry]:
+    if entry.get("is_p2p") is not False:
         return None
-    group, name = entry.get("process_group"), entry.get("profiling_name")
+    name, (of_group, _) = entry.get("profiling_name"), group(entry)
     at, sequence = entry.get("time_created_ns"), entry.get("collective_seq_id")
-    group = group[0] if isinstance(group, list) and group else group
     backend = name.partition(":")[0] if isinstance(name, str) else ""
-    if backend not in _BACKENDS or not isinstance(group, str) or type(at) is not int or type(sequence) is not int:
+    if backend not in BACKENDS or not of_group or type(at) is not int or type(sequence) is not int:
         return None
-    of_group = zlib.crc32(f"{backend} {group}".encode(errors="replace")) & ((1 << _GROUP_BITS) - 1)
-    return at, of_group << _SEQUENCE_BITS | sequence & ((1 << _SEQUENCE_BITS) - 1)
+    identity = zlib.crc32(f"{backend} {of_group}".encode(errors="replace")) & ((1 << _GROUP_BITS) - 1)
+    return at, identity << _SEQUENCE_BITS | sequence & ((1 << _SEQUENCE_BITS) - 1)
 
 
 def _steps(recorded: list[Any], ends: list[int]) -> Optional[list[int]]:
@@ -161,13 +183,13 @@ def _steps(recorded: list[Any], ends: list[int]) -> Optional[list[int]]:
 
     None if a step has no collective, or the flight recorder does not reach back to the first.
     """
-    entries = read_entries(recorded)
-    if not entries or entries[0][0] > ends[0]:
+    found = read_entries(recorded)
+    if not found or found[0][0] > ends[0]:
         return None
     words: list[int] = []
-    times = [at for at, _ in entries]
+    times = [at for at, _ in found]
     for before, after in zip(ends, ends[1:]):
-        of_step = entries[bisect_right(times, before) : bisect_right(times, after)]
+        of_step = found[bisect_right(times, before) : bisect_right(times, after)]
         if not of_step:
             return None
         for at, collective in (of_step[0], of_step[-1]):

@@ -10,16 +10,17 @@ they open `bell` and `page-LOCAL_RANK` in the folder UNDERSTUDY_STEP_FOLDER:
            4 its time, in ns of CLOCK_MONOTONIC               5 the pid of the process that steps
            6 the signal on which it dumps its stacks (stacks.py); 0: on none
            7 the time of that process's first step, in nanoseconds of time.monotonic_ns()
-           8 and the next: when the rank entered collectives (collectives.py)
+           8 the signal on which it writes its newest collectives (last_collectives.py); 0: on none
+           9 and the next: when the rank entered collectives (collectives.py)
 
 The launcher's side is understudy_launcher/step_page.py. Both come from one image, so the page has no versions.
 
-Rules: step() never fails, never blocks, starts no thread, and makes no system call after the first time, so that a
-script may call it in every step. Only every tenth step at most takes longer (collectives.py). Outside a job it does
-nothing. A step that is not a whole number from 0 to 2^53 - 1 is not reported, and such a total is unknown. A fork of
-the process shares the page, and rings the bell again at its own first step. A process that inherited the variable but
-not the files (its parent closed them) must not write into other files with these numbers: only a pipe and a page with
-MAGIC count.
+Rules: step() never fails, never blocks, and makes no system call after the first time, so that a script may call it in
+every step. The first time, it starts a thread that sleeps until a hang (last_collectives.py), if torch.distributed is
+in use. Only every tenth step at most takes longer (collectives.py). Outside a job it does nothing. A step that is not a
+whole number from 0 to 2^53 - 1 is not reported, and such a total is unknown. A fork of the process shares the page, and
+rings the bell again at its own first step. A process that inherited the variable but not the files (its parent closed
+them) must not write into other files with these numbers: only a pipe and a page with MAGIC count.
 
 If UNDERSTUDY_START_TIMEOUT_SECONDS is set (detection of a round without a first step), the import writes words 5 and 6.
 A child that imports this module does not replace its parent: until a step, the first live process remains in the page.
@@ -32,17 +33,17 @@ import stat
 from time import monotonic_ns
 from typing import Optional
 
-from understudy_torch import collectives, stacks
+from understudy_torch import collectives, last_collectives, stacks
 
 ENV_STEP_FD = "UNDERSTUDY_STEP_FD"  # also in understudy_protocol.pod, which workers do not have
 ENV_STEP_FOLDER = "UNDERSTUDY_STEP_FOLDER"
 ENV_START_TIMEOUT = "UNDERSTUDY_START_TIMEOUT_SECONDS"
 MAGIC = 0x75_6E_64_73_74_65_70_31
-AREA_AT = 8  # the words of collectives.py
+AREA_AT = 9  # the words of collectives.py
 PAGE_BYTES = 8 * (AREA_AT + collectives.AREA_WORDS)
 #: In place of a total: step() is called for the script, with the number of its steps in this round.
 COUNTED = -2
-_CALLS, _STEP, _TOTAL, _AT, _PID, _SIGNAL, _FIRST = range(1, 8)
+_CALLS, _STEP, _TOTAL, _AT, _PID, _SIGNAL, _FIRST, _COLLECTIVES_SIGNAL = range(1, 9)
 _NO_PAGE = (OSError, ValueError, OverflowError, KeyError)
 
 _files: Optional[tuple[int, memoryview]] = None  # bell and page, once opened
@@ -84,6 +85,7 @@ def _first_step(n: int, total: Optional[int]) -> None:
         bell, page = _find()
         _reports = collectives.make_reports(page[AREA_AT:])
         _record_from = collectives.NEVER if _reports is None else _reports.record_from
+        page[_COLLECTIVES_SIGNAL] = 0 if _reports is None else last_collectives.report_on_signal()
         page[_SIGNAL], page[_PID], page[_FIRST] = stacks.dump_on_signal(), os.getpid(), monotonic_ns()
         _page = page
         step(n, total)
@@ -102,7 +104,7 @@ def show_stacks() -> None:
     with contextlib.suppress(*_NO_PAGE):
         _, page = _find()
         if not os.path.exists(f"/proc/{page[_PID]}") or not page[_PID]:
-            page[_SIGNAL], page[_PID] = stacks.dump_on_signal(), os.getpid()
+            page[_SIGNAL], page[_PID], page[_COLLECTIVES_SIGNAL] = stacks.dump_on_signal(), os.getpid(), 0
 
 
 def _find() -> tuple[int, memoryview]:

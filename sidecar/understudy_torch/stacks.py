@@ -16,7 +16,7 @@ _registered = False  # a fork inherits both this and the handler
 def dump_on_signal() -> int:
     """Install the handler. Return the signal, or 0 if the process uses it otherwise."""
     global _registered
-    if not _registered and _is_free(SIGNAL):
+    if not _registered and is_free(SIGNAL):
         import faulthandler
 
         faulthandler.register(SIGNAL, file=STDERR, all_threads=True, chain=False)
@@ -24,7 +24,7 @@ def dump_on_signal() -> int:
     return SIGNAL if _registered else 0
 
 
-def _is_free(number: int) -> bool:
+def is_free(number: int) -> bool:
     """From the kernel's masks, so a handler that was set from C counts too. False if they cannot be read."""
     with contextlib.suppress(OSError), open("/proc/self/status", "rb") as file:
         masks = dict(line.split(b":", 1) for line in file if line.startswith((b"SigCgt:", b"SigIgn:")))

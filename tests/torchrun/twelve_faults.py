@@ -76,7 +76,8 @@ LOCAL = (
         "rank 2 calls an all-reduce that no other rank calls",
         (2,),
         "Hang",
-        "ranks 0-1, 3 wait at one place, and its stack is elsewhere",
+        "ranks 0-1, 3 wait in all_reduce 5 of group 0 (default_pg), and it has not entered it: rank 2 waits in "
+        "all_reduce 1 of group 1",
         "average",
         ("--step-timeout", "4"),
     ),
@@ -85,7 +86,7 @@ LOCAL = (
         "a worker process of rank 2's DataLoader does not return",
         (2,),
         "Hang",
-        "ranks 0-1, 3 wait in torch.distributed, and its stack is elsewhere",
+        "ranks 0-1, 3 wait in all_reduce 5 of group 0 (default_pg), and it has not entered it",
         "_try_get_data",
         ("--step-timeout", "4"),
     ),

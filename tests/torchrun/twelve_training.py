@@ -66,6 +66,10 @@ def allocate() -> None:
 
 
 def average(batch: torch.Tensor, only_on_one_rank: dist.ProcessGroup, n: int) -> None:
+    if FAULT == "hang at one place":  # rank 2 has chosen the group that no other rank chooses
+        group = only_on_one_rank if is_due(FAULT, n) else None
+        dist.all_reduce(batch, group=group)
+        return
     if is_due("hang in a collective", n):
         dist.all_reduce(batch, group=only_on_one_rank)  # in a branch that no other rank takes
     dist.all_reduce(batch)

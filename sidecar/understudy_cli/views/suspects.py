@@ -3,9 +3,12 @@
 At a hang and at the timeout of a collective, the ranks that report first are those that wait, so status may name one of
 them. The logs show more:
 
-- Hang: all workers have written their stacks. If at most half of the ranks are outside of torch.distributed, the
+- Hang: all workers have written their stacks, and those with a flight recorder of torch their newest collectives. The
+  suspect is the rank that has not entered the collective in which the others wait (collectives.py). If the collectives
+  show none, the stacks decide: if at most half of the ranks are outside of torch.distributed, the
   others wait for these. Otherwise, the ranks of the smallest group of equal stacks are the suspects, if the group is
-  smaller than half of the ranks. Only main threads are compared: one rank alone may have threads for its logs.
+  smaller than half of the ranks. Only main threads are compared: one rank alone may have threads for its logs. If the
+  stacks show none either, the suspect is the only rank that has not written its collectives.
 - Timeout of a collective: the ranks that waited have written a traceback. The suspects are those that have written
   none, if they are at most half of the ranks.
 
@@ -18,6 +21,7 @@ from dataclasses import dataclass
 
 from understudy_cli.facts import Cause, Recovery
 from understudy_cli.log_lines import Dump, RoundLines, dumps, ranges
+from understudy_cli.views.collectives import LateRanks, late_ranks, unknown_rank
 from understudy_cli.views.phrases import subject
 
 #: The innermost frames of a stack that are shown.
@@ -76,8 +80,19 @@ def suspects(recovery: Recovery, logs: Logs) -> Suspects | None:
 def _at_hang(logs: Logs, failed_round: int | None) -> Suspects | None:
     found = {dump.rank: (dump, source) for source, lines in logs.items() for dump in dumps(lines, failed_round)}
     newest = max((dump.round for dump, _ in found.values()), default=0)
-    mains = {rank: _main_thread(dump) for rank, (dump, _) in sorted(found.items()) if dump.round == newest}
+    of_round = {rank: dump for rank, (dump, _) in sorted(found.items()) if dump.round == newest}
+    mains = {rank: _main_thread(dump) for rank, dump in of_round.items()}
     outside = [rank for rank, stack in mains.items() if not any(_IN_TORCH_DISTRIBUTED in line for line in stack)]
+    positions = {rank: dump.positions for rank, dump in of_round.items()}
+    late = late_ranks(positions, outside) or _by_stacks(mains, outside) or unknown_rank(positions)
+    if late is None:
+        return None
+    first = late.ranks[0]
+    return Suspects(late.ranks, _place(late.ranks, found[first][1]), late.evidence, mains[first][:FRAMES])
+
+
+def _by_stacks(mains: Mapping[int, tuple[str, ...]], outside: list[int]) -> LateRanks | None:
+    """outside: the ranks whose stacks are outside of torch.distributed."""
     others = [rank for rank in mains if rank not in outside]
     evidence = "{} in torch.distributed, and its stack is elsewhere"
     if not outside or len(outside) > len(others):
@@ -86,8 +101,7 @@ def _at_hang(logs: Logs, failed_round: int | None) -> Suspects | None:
         evidence = "{} at one place, and its stack is elsewhere"
     if not outside:
         return None
-    text = evidence.format(f"{_named(others)} wait{'' if len(others) > 1 else 's'}")
-    return Suspects(tuple(outside), _place(outside, found[outside[0]][1]), text, mains[outside[0]][:FRAMES])
+    return LateRanks(tuple(outside), evidence.format(f"{_named(others)} wait{'' if len(others) > 1 else 's'}"))
 
 
 def _main_thread(dump: Dump) -> tuple[str, ...]:

@@ -4,7 +4,17 @@ import pytest
 
 from tests.unit.cli import samples
 from understudy_cli.command_errors import WrongCall
-from understudy_cli.log_lines import LogFilter, RoundLines, Wanted, grouped, newest_dumps, ranges
+from understudy_cli.log_lines import (
+    Collective,
+    GroupPosition,
+    LogFilter,
+    RoundLines,
+    Wanted,
+    grouped,
+    newest_dumps,
+    positions,
+    ranges,
+)
 from understudy_cli.pod_logs import pods_to_read
 from understudy_cli.reading import read_pod
 
@@ -81,6 +91,55 @@ def test_only_the_newest_stacks_of_a_rank_count() -> None:
 def test_a_rank_that_wrote_no_stacks_is_in_no_group() -> None:
     announced = [line for line in samples.hang_log() if "[rank 1]" not in line]
     assert 1 not in newest_dumps(announced)
+
+
+HEAD = "understudy launcher: round=9.1.0 worker local_rank=0 rank=0 made no step for 5 s: its stacks follow"
+STACK = ["[rank 0] Current thread 0x7f00 (most recent call first):", '[rank 0]   File "t.py", line 7 in main']
+WRITTEN = "0/default_pg gloo:all_reduce=7 waits broadcast=6, 1/_ nccl:barrier=3"
+
+
+def test_the_collectives_that_a_rank_writes_behind_its_stacks() -> None:
+    found = newest_dumps([HEAD, *STACK, f"[rank 1] understudy collectives: {WRITTEN}"])[0]
+    assert found.positions is None, "the line is another rank's"
+    found = newest_dumps([HEAD, *STACK, f"[rank 0] understudy collectives: {WRITTEN}"])[0]
+    assert found.positions == (
+        GroupPosition("gloo 0", "group 0 (default_pg)", Collective("all_reduce", 7), Collective("broadcast", 6)),
+        GroupPosition("nccl 1", "group 1", Collective("barrier", 3), None),
+    )
+
+
+def test_the_thread_that_writes_them_is_in_no_stack() -> None:
+    thread = [
+        "[rank 0] Thread 0x7f01 (most recent call first):",
+        '[rank 0]   File "/x/understudy_torch/last_collectives.py", line 70 in _report',
+    ]
+    assert newest_dumps([HEAD, *thread, *STACK])[0].lines == newest_dumps([HEAD, *STACK])[0].lines
+
+
+@pytest.mark.attack(
+    "B2",
+    "a worker writes a line of collectives with a number of 5,000 digits, or with 100,000 groups",
+    before="no such line was read",
+)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0",
+        f"0/_ gloo:all_reduce={'9' * 5_000}",
+        f"0/_ gloo:all_reduce=6 waits all_reduce={'9' * 16}",
+        f"{'g' * 49}/_ gloo:all_reduce=6",
+        "0/_ xccl:all_reduce=6",
+        "0/_ gloo:all_reduce=\u0666",
+        "0/_ gloo:all_r\u00e9duce=6",
+        "0/_ gloo:\x1b[2J=6",
+        "0/_ gloo:all_reduce=6, ",
+        ", ".join(["0/_ gloo:all_reduce=6"] * 17),
+        ", ".join(["0/_ gloo:all_reduce=6"] * 100_000),
+    ],
+)
+def test_a_line_of_collectives_of_another_form_says_nothing(text: str) -> None:
+    assert positions(f"understudy collectives: {text}") is None
 
 
 def test_of_a_large_job_only_logs_that_can_have_the_rank_are_read() -> None:

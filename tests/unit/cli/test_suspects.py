@@ -24,14 +24,20 @@ def hang() -> Recovery:
     return Recovery("Hang", round=1, cause=Cause(0, message="no step for 5 s; slowest: rank 0 at step 4 (others: 4)"))
 
 
-def of_hang(*stacks: tuple[str, ...], round_number: int = 0) -> Logs:
-    """Logs of pods of two ranks each, whose workers have written these stacks."""
+#: As a rank that waits in all_reduce 6 writes it, and one that has completed 5.
+WAITS, DONE = "0/default_pg gloo:all_reduce=6 waits all_reduce=6", "0/default_pg gloo:all_reduce=5"
+
+
+def of_hang(*stacks: tuple[str, ...], round_number: int = 0, collectives: tuple[str, ...] = ()) -> Logs:
+    """Logs of pods of two ranks each, whose workers have written these stacks, and their collectives unless empty."""
     logs: dict[Source, list[str]] = {}
     for rank, stack in enumerate(stacks):
         lines = logs.setdefault(Source(f"pod-{rank // 2}", f"node-{rank // 2}"), [])
         head = f"understudy launcher: round=9.1.{round_number} worker local_rank={rank % 2} rank={rank} made no step"
         lines += [f"{head} for 5 s since step 4: its stacks follow", f"[rank {rank}] Current thread 0x7f0{rank} (most"]
         lines += [f"[rank {rank}] {frame}" for frame in stack]
+        if any(collectives[rank : rank + 1]):
+            lines.append(f"[rank {rank}] understudy collectives: {collectives[rank]}")
     return logs
 
 
@@ -86,6 +92,36 @@ def test_other_threads_and_the_frames_of_the_fork_server_make_no_difference() ->
     stacks = [(*IN_ALL_REDUCE, below.format(rank)) for rank in range(4)]
     # then there is no suspect
     assert suspects(hang(), of_hang((*thread, *stacks[0]), *stacks[1:])) is None
+
+
+@pytest.mark.parametrize(
+    "stacks",
+    [
+        pytest.param((IN_BACKWARD,) * 4, id="the stacks are equal"),
+        pytest.param((IN_OTHER, IN_ALL_REDUCE, IN_ALL_REDUCE, IN_ALL_REDUCE), id="the stack of another rank differs"),
+    ],
+)
+def test_at_a_hang_the_collectives_decide_before_the_stacks(stacks: tuple[tuple[str, ...], ...]) -> None:
+    # given ranks that have written their collectives, and one has not entered that in which the others wait
+    found = suspects(hang(), of_hang(*stacks, collectives=(WAITS, WAITS, DONE, WAITS)))
+    # then it is the suspect, with its stack
+    assert found is not None
+    assert (found.place, found.stack) == ("rank 2, pod pod-1, node node-1", stacks[2])
+    assert found.evidence == "ranks 0-1, 3 wait in all_reduce 6 of group 0 (default_pg), and it has not entered it"
+
+
+@pytest.mark.parametrize("collectives", [(WAITS,) * 4, (WAITS, WAITS, "", WAITS), ("",) * 4, ("?",) * 4])
+def test_collectives_that_show_no_late_rank_leave_the_decision_to_the_stacks(collectives: tuple[str, ...]) -> None:
+    found = suspects(hang(), of_hang(IN_DATA, *(IN_ALL_REDUCE,) * 3, collectives=collectives))
+    assert found is not None
+    assert found.evidence == "ranks 1-3 wait in torch.distributed, and its stack is elsewhere"
+
+
+def test_if_the_stacks_are_equal_the_only_rank_without_collectives_is_the_suspect() -> None:
+    found = suspects(hang(), of_hang(*(IN_BACKWARD,) * 4, collectives=(WAITS, WAITS, "", WAITS)))
+    assert found is not None
+    assert found.ranks == (2,)
+    assert found.evidence.endswith("It has not written its collectives, so it may have entered this one, too")
 
 
 def test_stacks_of_another_round_do_not_count() -> None:

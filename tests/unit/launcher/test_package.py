@@ -58,6 +58,7 @@ def test_the_command_writes_the_launcher_the_entry_scripts_and_the_workers_packa
         "python/understudy_torch/collectives.py",
         "python/understudy_torch/dcp.py",
         "python/understudy_torch/gpu_copies.py",
+        "python/understudy_torch/last_collectives.py",
         "python/understudy_torch/progress.py",
         "python/understudy_torch/py.typed",
         "python/understudy_torch/sigterm.py",

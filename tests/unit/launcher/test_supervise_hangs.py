@@ -92,6 +92,19 @@ def test_the_stacks_of_many_workers_come_one_after_the_other() -> None:
     assert all(later - sooner >= SLOT_S - 0.001 for sooner, later in pairwise(times))
 
 
+def test_the_last_worker_has_half_a_second_before_the_report() -> None:
+    """It writes its newest collectives 0.1 s after its stacks, and the report ends it."""
+    driven = running(nproc=10, step_timeout_s=TIMEOUT_S)
+    driven.do(*[steps(7, rank=rank, at=driven.now) for rank in range(10)])
+    last, reported = 0.0, 0.0
+    while not reported:
+        driven.now += 0.05
+        effects = driven.do(e.Tick())
+        last = driven.now if dumps(effects) else last
+        reported = driven.now if hung(effects) else 0.0
+    assert 0.499 <= reported - last <= 0.6
+
+
 def test_a_step_in_the_meantime_cancels_the_report() -> None:
     driven = stepped()
     while not dumps(driven.later(0.1)):

@@ -79,7 +79,7 @@ def files(tmp_path: Path) -> Iterator[StepFiles]:
 
 
 def page_of(files: StepFiles) -> memoryview:
-    return memoryview(mmap.mmap(files.inherited[1], 416)).cast("q")[8:]
+    return memoryview(mmap.mmap(files.inherited[1], 424)).cast("q")[9:]
 
 
 @pytest.fixture

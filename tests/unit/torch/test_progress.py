@@ -20,7 +20,7 @@ from understudy_protocol import compiled, pod
 from understudy_protocol.observer import StepProgress
 from understudy_torch import progress
 
-PAGE_BYTES = 416
+PAGE_BYTES = 424
 
 
 @pytest.fixture
