@@ -114,6 +114,12 @@ class DrillRecord:
 
 
 @dataclass(frozen=True)
+class SavedSnapshot:
+    step: int
+    at: float  # when it was saved
+
+
+@dataclass(frozen=True)
 class Job:
     """A TrainingJob or an InjectedJob. recoveries: those of its status, the oldest first."""
 
@@ -142,6 +148,8 @@ class Job:
     is_step_counted: bool  # from the start of the round
     total_steps: int | None
     stepped_at: float | None
+    snapshot: SavedSnapshot | None  # in the memory of the pod of rank 0
+    copied_snapshot: SavedSnapshot | None  # that other pods have got from it
     goodput: Goodput | None
     avoided_nodes: tuple[AvoidedNode, ...]
     pool: str
@@ -159,6 +167,11 @@ class Job:
     @property
     def has_ended(self) -> bool:
         return self.is_true("Completed") or self.is_true("Failed")
+
+    @property
+    def is_training(self) -> bool:
+        """Whether its pods have started, and have not ended."""
+        return self.phase in ("Running", "Recovering")
 
     @property
     def pod_selector(self) -> str:

@@ -21,6 +21,7 @@ from understudy_cli.facts import (
     Pod,
     Pool,
     Recovery,
+    SavedSnapshot,
 )
 from understudy_cli.fields import Raw
 from understudy_cli.untrusted import one_line
@@ -61,6 +62,8 @@ def read_job(raw: Raw) -> Job:
         is_step_counted=fields.flag(status, "progress", "counted"),
         total_steps=fields.number(status, "progress", "total"),
         stepped_at=fields.time(status, "progress", "at"),
+        snapshot=_snapshot(status, "snapshot"),
+        copied_snapshot=_snapshot(status, "copiedSnapshot"),
         goodput=_goodput(fields.table(status, "goodput")),
         avoided_nodes=tuple(map(_avoided, fields.entries(status, "avoidedNodes"))),
         pool=_name(raw, "spec", "spares", "pool"),
@@ -68,6 +71,12 @@ def read_job(raw: Raw) -> Job:
         allows_drills="Allowed" in _drills_settings(raw),
         drill=_drill(fields.table(status, "drill")),
     )
+
+
+def _snapshot(status: Raw, field: str) -> SavedSnapshot | None:
+    step = fields.number(status, "progress", field, "step")
+    at = fields.time(status, "progress", field, "at")
+    return None if step is None or at is None else SavedSnapshot(step, at)
 
 
 def _drills_settings(raw: Raw) -> tuple[str, str]:

@@ -115,6 +115,8 @@ def tree(shown: JobTree, *, wide: bool) -> RenderableType:
     parts: list[RenderableType] = [head]
     if job.target:
         parts.append(Text(f"injected: {job.target}", style="dim"))
+    if job.snapshot:
+        parts.append(Text(f"snapshot: {job.snapshot}", style="dim"))
     is_last = not shown.faults and not shown.more_pods
     parts.append(
         _pods(shown.pods, is_last=is_last, wide=wide)

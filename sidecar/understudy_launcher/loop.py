@@ -41,7 +41,7 @@ from understudy_launcher.warmup import WARMUP
 from understudy_launcher.zygote import WorkerStatus, ZygoteMessage
 from understudy_protocol import pod
 from understudy_protocol.enums import EVICTED_EXIT_CODE, UNFIT_EXIT_CODE
-from understudy_protocol.launcher import Ping, Pong, StartWorkers, TakeOver
+from understudy_protocol.launcher import Ping, Pong, StartWorkers, Stepped, TakeOver
 from understudy_protocol.torchrun import RunWorkers
 
 GROUP_POLL_S = 0.1
@@ -161,7 +161,7 @@ class Loop:
 
     def _do(self, effect: e.Effect) -> None:
         if isinstance(effect, e.Report):
-            self._link.send(effect.message, time.monotonic())
+            self._send(effect.message)
         elif isinstance(effect, (e.Signal, e.FindSurvivors)):
             self._do_with_processes(effect)
         elif isinstance(effect, (e.Spawn, e.SpawnWarmup)):
@@ -184,6 +184,11 @@ class Loop:
             self._logs.write_line(effect.text)
         else:
             self._exit = self._exit or effect
+
+    def _send(self, message: Any) -> None:
+        if isinstance(message, Stepped) and self._snapshots is not None:
+            message = replace(message, snapshot=self._snapshots.newest())
+        self._link.send(message, time.monotonic())
 
     def _do_with_processes(self, effect: Union[e.Signal, e.FindSurvivors]) -> None:
         if isinstance(effect, e.FindSurvivors):

@@ -17,6 +17,7 @@ import os
 import signal
 import socket
 import struct
+import time
 from array import array
 from collections.abc import Sequence
 from typing import Callable, NoReturn, Optional
@@ -39,7 +40,7 @@ from understudy_protocol.snapshot_files import (
     own_file_bytes,
     read_header,
 )
-from understudy_protocol.snapshots import RestoreChoice, SavedStep
+from understudy_protocol.snapshots import RestoreChoice, SavedStep, SnapshotAge
 
 NO_SLOT = NO_STEP = -1
 _STATE_OFFSET = 8 * 8
@@ -108,6 +109,13 @@ class SnapshotMemory:
             os.pwrite(file, reason, ORDER.size)
             os.pwrite(file, struct.pack("<3q", slot, step, len(reason)), _STATE_OFFSET + 8)
             os.pwrite(file, struct.pack("<q", state), _STATE_OFFSET)  # last: then load() reads the other fields
+
+    def newest(self) -> Optional[SnapshotAge]:
+        """Of the snapshots that a next round could restore. Reads a header for each slot: no worker waits for that."""
+        newest = self._fence.newest(self._slots())
+        if newest is None:
+            return None
+        return SnapshotAge(newest.saved.step, max(0, time.time_ns() - newest.saved_ns) / 1e9)
 
     def _slots(self) -> Slots:
         at = [header_offset(slot, self._slot_bytes) for slot in range(SLOTS)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from understudy_protocol.enums import NO_ROUND, Drill, RoundToken, Verdict, WorkersState
-from understudy_protocol.snapshots import RestoreChoice, SavedSteps
+from understudy_protocol.snapshots import RestoreChoice, SavedSteps, SnapshotAge
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,8 @@ class Stepped:
     pause_s: seconds from the last step of the earlier rounds on this pod to the first step of this round, by the pod's
     own clock. None if no earlier round made a step here. is_counted: the script does not call step(), so `step` is the
     number of steps in this round. since_first_s: seconds from the first step of this round on this pod to this message,
-    because a launcher without CPU time reads its workers' steps late.
+    because a launcher without CPU time reads its workers' steps late. snapshot: the newest one in this pod's memory
+    that a next round could restore; None: there is none.
     """
 
     token: RoundToken
@@ -135,6 +136,7 @@ class Stepped:
     pause_s: Optional[float] = None
     is_counted: bool = False
     since_first_s: float = 0.0
+    snapshot: Optional[SnapshotAge] = None
 
 
 @dataclass(frozen=True)

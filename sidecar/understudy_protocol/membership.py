@@ -24,7 +24,15 @@ from understudy_protocol.enums import (
 )
 from understudy_protocol.recovery import History
 from understudy_protocol.rollouts import UpdateFailure
-from understudy_protocol.snapshots import CopyHolder, CopyPlan, KeptSteps, RestoreChoice, SavedStep, SavedSteps
+from understudy_protocol.snapshots import (
+    CopyHolder,
+    CopyPlan,
+    KeptSteps,
+    RestoreChoice,
+    SavedStep,
+    SavedSteps,
+    SnapshotAge,
+)
 
 
 @dataclass(frozen=True)
@@ -282,8 +290,9 @@ class Finished:
 class Progress:
     """A completed step. Sent for the first step of a round, then at most four times a second.
 
-    pause_s, is_counted, since_first_s: as in the launcher's Stepped. at: coordinators of older images require it, and
-    no coordinator reads it.
+    pause_s, is_counted, since_first_s, snapshot: as in the launcher's Stepped. copied: the newest snapshot of this
+    round that was copied from all ranks of this pod to other pods; None: there is none. at: coordinators of older
+    images require it, and no coordinator reads it.
     """
 
     token: RoundToken
@@ -294,6 +303,8 @@ class Progress:
     pause_s: Optional[float] = None
     is_counted: bool = False
     since_first_s: float = 0.0
+    snapshot: Optional[SnapshotAge] = None
+    copied: Optional[SnapshotAge] = None
 
 
 @dataclass(frozen=True)

@@ -123,13 +123,26 @@ class Lost:
 
 
 @dataclass(frozen=True)
+class SnapshotTime:
+    """A part of StepProgress: a snapshot of the training."""
+
+    step: int
+    at: float  # when it was saved
+
+
+@dataclass(frozen=True)
 class StepProgress:
-    """The newest step that rank 0 has reported. is_counted: as in the launcher's Stepped."""
+    """The newest step that rank 0 has reported. is_counted: as in the launcher's Stepped.
+
+    snapshot, copied: the newest snapshots of the pod that has reported it, as in the members' Progress.
+    """
 
     step: int
     total: Optional[int]
     at: float
     is_counted: bool = False
+    snapshot: Optional[SnapshotTime] = None
+    copied: Optional[SnapshotTime] = None
 
 
 @dataclass(frozen=True)

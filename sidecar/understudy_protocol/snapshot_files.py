@@ -26,8 +26,8 @@ MAGIC = 0x75_6E_64_73_6E_61_70_31
 ORDER = struct.Struct("<12q")
 PENDING, STORAGE, MEMORY = 0, 1, 2  # the states of an order
 #: MAGIC, epoch, term, round, step, rank, world size, bytes of the structure, bytes in all, the structure's CRC-32,
-#: serial; digest; epoch, term and round of the fetch; the CRC-32 of all before
-HEADER = struct.Struct("<11q32s3qq")
+#: serial, time; digest; epoch, term and round of the fetch; the CRC-32 of all before
+HEADER = struct.Struct("<12q32s3qq")
 _FETCHED_FOR = struct.Struct("<3q")
 _FETCHED_FOR_OFFSET = HEADER.size - 8 - _FETCHED_FOR.size
 #: At the end of the page of the order: 1 + the slot that is being copied to another pod; 0: none.
@@ -51,8 +51,8 @@ class Header:
     """A slot's header. digest: of its content, 32 bytes. size: bytes of its content.
 
     serial: the number of the save in its process, from 1 on: the same in all ranks. Calls that `every` skips do not
-    count; calls that have stored nothing do. fetched_for: the round for which
-    this pod has fetched it; NO_ROUND: a worker of this pod has saved it.
+    count; calls that have stored nothing do. saved_ns: when the save ended, in Unix nanoseconds, by the clock of its
+    pod. fetched_for: the round for which this pod has fetched it; NO_ROUND: a worker of this pod has saved it.
     """
 
     saved: SavedStep
@@ -61,6 +61,7 @@ class Header:
     digest: bytes
     size: int = 0
     serial: int = 0
+    saved_ns: int = 0
     fetched_for: RoundToken = NO_ROUND
 
 
@@ -69,11 +70,11 @@ def read_header(data: bytes) -> Optional[Header]:
     if len(data) != HEADER.size:
         return None
     fields = HEADER.unpack(data)
-    magic, epoch, term, number, step, rank, world_size, _, size, _, serial, digest, *fetched_for, crc = fields
+    magic, epoch, term, number, step, rank, world_size, _, size, _, serial, saved_ns, digest, *fetched_for, crc = fields
     if magic != MAGIC or crc != crc32(data[:-8]):
         return None
     saved = SavedStep(RoundToken(epoch, term, number), step)
-    return Header(saved, rank, world_size, digest, size, serial, RoundToken(*fetched_for))
+    return Header(saved, rank, world_size, digest, size, serial, saved_ns, RoundToken(*fetched_for))
 
 
 def as_fetched(data: bytes, fetched_for: RoundToken) -> bytes:

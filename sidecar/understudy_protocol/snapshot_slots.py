@@ -238,7 +238,7 @@ class SnapshotSlots:
         fields = HEADER.unpack(header)
         if fields[0] != MAGIC or fields[-1] != crc32(header[:-8]) or fields[4] != step:
             raise _ChangedContent("its header has changed")
-        names, structure_bytes, total, crc, digest = header[8:56], *fields[7:10], fields[11]
+        names, structure_bytes, total, crc, digest = header[8:56], *fields[7:10], fields[12]
         structure = os.pread(self._fd, structure_bytes, at)
         if crc32(structure) != crc:
             raise _ChangedContent("its structure has changed")
@@ -309,7 +309,7 @@ class SnapshotSlots:
             return False
         place = (*self._token, step, self._rank, self._world_size)
         sizes = (len(structure), total, crc32(structure), (self._calls - 1) // self._every + 1)
-        header = HEADER.pack(MAGIC, *place, *sizes, digest.digest(), *_NOT_FETCHED, 0)[:-8]
+        header = HEADER.pack(MAGIC, *place, *sizes, time.time_ns(), digest.digest(), *_NOT_FETCHED, 0)[:-8]
         _pwrite_bytes(self._fd, header + struct.pack("<q", crc32(header)), at - PAGE_BYTES)
         self._target, self._saved = 1 - slot, step
         self._mark_for_storage(slot, step)

@@ -38,6 +38,14 @@ class MadeStep:
 
 
 @dataclass(frozen=True)
+class SnapshotAge:
+    """The newest snapshot that all ranks of a pod have saved, or that was copied from all of them."""
+
+    step: int
+    age_s: float  # since it was saved
+
+
+@dataclass(frozen=True)
 class RestoreChoice:
     """The coordinator's decision for a round."""
 

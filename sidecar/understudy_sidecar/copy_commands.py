@@ -5,7 +5,7 @@ A Receive and a Serve come together with a socket, and a Files with the files (S
 
 from dataclasses import dataclass
 
-from understudy_protocol.enums import RoundToken
+from understudy_protocol.enums import NO_ROUND, RoundToken
 from understudy_protocol.snapshots import CopyHolder, CopyPlan, FetchedStep, KeptSteps, SavedStep
 
 NO_RANKS = NO_STEP = -1
@@ -136,6 +136,19 @@ class CopyCounts:
 
 
 @dataclass(frozen=True)
+class Copied:
+    """The newest snapshot that was copied from all ranks of this pod to the holders of the plan; of NO_ROUND: there is
+    none. saved_at: in Unix seconds, by the clock of this pod.
+    """
+
+    saved: SavedStep
+    saved_at: float
+
+
+NO_COPY = Copied(SavedStep(NO_ROUND, NO_STEP), 0.0)
+
+
+@dataclass(frozen=True)
 class StrideNeeded:
     """See copy_stride.py."""
 
@@ -150,4 +163,4 @@ class LogLine:
 
 
 TO_PROCESS = (Setup, Files, NoFiles, RoundCopyPlan, Fetch, Flush, Receive, Serve)
-TO_SIDECAR = (Ready, Planned, Overwrites, Fetched, Flushed, CopyCounts, StrideNeeded, LogLine)
+TO_SIDECAR = (Ready, Planned, Overwrites, Fetched, Flushed, CopyCounts, Copied, StrideNeeded, LogLine)

@@ -37,6 +37,7 @@ from understudy_sidecar.membership.events import (
     FetchCopy,
     FlushCopies,
     PlanCopies,
+    SnapshotCopied,
 )
 from understudy_sidecar.membership.kept_copies import rejection
 
@@ -231,8 +232,8 @@ class CopyLink:
                     self._end_flush()
                 case c.CopyCounts():
                     self._counts = replace(message)
-                case c.StrideNeeded(stride):
-                    self._handle(CopyStrideNeeded(stride))
+                case c.Copied() | c.StrideNeeded():
+                    self._handle(_event_of(message))
                 case c.LogLine(text):
                     log.info("%s", text)
 
@@ -314,6 +315,12 @@ class CopyLink:
             self._send(c.Files(own, len(fds) - own), fds)
         elif self._has_no_memory:
             self._send(c.NoFiles())
+
+
+def _event_of(message: c.Copied | c.StrideNeeded) -> SnapshotCopied | CopyStrideNeeded:
+    if isinstance(message, c.Copied):
+        return SnapshotCopied(message.saved, message.saved_at)
+    return CopyStrideNeeded(message.stride)
 
 
 def _messages(control: socket.socket) -> Iterator[object]:

@@ -47,6 +47,7 @@ class CopyProcess:
         self._keeper = Keeper(self._key, setup.nproc, self.log)
         self._sender = CopySender(self._key, setup, self.log, lambda token: self._send(c.Flushed(token)))
         self._counts = c.CopyCounts(0, 0, 0, 0)
+        self._copied = c.NO_COPY  # the reported one
         self._stride: int | None = None  # the reported one
         self._fetching: Fetching | None = None  # the newest fetch
         self._waiting: c.Fetch | None = None  # the newest fetch, until there is memory for it
@@ -155,6 +156,10 @@ class CopyProcess:
             if counts != self._counts:
                 self._counts = counts
                 self._send(counts)
+            copied = self._sender.at_holders()
+            if copied != self._copied:
+                self._copied = copied
+                self._send(copied)
             stride = self._sender.need.stride
             if stride is not None and stride != self._stride:
                 self._stride = stride

@@ -53,6 +53,7 @@ class CopySender:
         self.need = StrideNeed()
         self._copied = self._skipped = self._failed = self._bytes = 0
         self._newest: tuple[SavedStep, float] | None = None  # that was copied from all ranks, and when
+        self._at_holders = c.NO_COPY
 
     def use(self, files: CopyFiles) -> None:
         with self._changed:
@@ -72,6 +73,11 @@ class CopySender:
     def counts(self) -> c.CopyCounts:
         step, at = (c.NO_STEP, 0.0) if self._newest is None else (self._newest[0].step, self._newest[1])
         return c.CopyCounts(self._copied, self._skipped, self._failed, self._bytes, step, at)
+
+    def at_holders(self) -> c.Copied:
+        plan = self._plan
+        is_current = plan is not None and self._holders == (plan.token, plan.plan.holders)
+        return self._at_holders if is_current else c.NO_COPY
 
     def run(self) -> None:
         while True:
@@ -138,6 +144,7 @@ class CopySender:
         self._keeps_marks = plan.plan.stride > 1
         if holders != self._holders:
             self._sent.clear()
+            self._at_holders = c.NO_COPY
         if plan.token != self._holders[0]:
             self._serials.clear()
         self._holders = holders
@@ -216,6 +223,8 @@ class CopySender:
             of_all = set.intersection(*map(set, self._sent.values()))
             if of_all and (self._newest is None or max(of_all) != self._newest[0]):
                 self._newest = max(of_all), time.time()
+            if header.saved in of_all and header.saved > self._at_holders.saved:
+                self._at_holders = c.Copied(header.saved, header.saved_ns / 1e9)
 
     def _send_to(self, streams: list[tuple[str, socket.socket]], data: memoryview) -> list[tuple[str, socket.socket]]:
         """Return the streams that are left."""

@@ -1629,4 +1629,25 @@ type Progress struct {
 	// other rounds.
 	// +optional
 	Counted bool `json:"counted,omitempty"`
+
+	// The newest snapshot in the memory of the pod of rank 0 when the step was reported. All
+	// ranks save the same steps. A round after the failure of a worker restores it, or the
+	// one before. Empty if that pod has none that a round could restore.
+	// +optional
+	Snapshot *SnapshotTime `json:"snapshot,omitempty"`
+
+	// The newest snapshot of the running round that the pod of rank 0 had copied to the other
+	// pods that keep its copies. If a pod or a node is lost, the next round restores about
+	// this one. Empty until the first copy in the round, and without copies.
+	// +optional
+	CopiedSnapshot *SnapshotTime `json:"copiedSnapshot,omitempty"`
+}
+
+// A snapshot of the training.
+type SnapshotTime struct {
+	// The step that was saved.
+	Step int64 `json:"step"`
+
+	// When it was saved, by the clock of the pod that saved it.
+	At metav1.MicroTime `json:"at"`
 }

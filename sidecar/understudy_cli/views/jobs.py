@@ -17,7 +17,7 @@ PODS = 50
 class JobRow:
     """step: such as 120/5000, or `120 in round` if it is counted from the start of the round.
 
-    recoveries: of all strategies.
+    recoveries: of all strategies. snapshot: the newest ones in memory; "" if it has none.
     """
 
     namespace: str
@@ -33,6 +33,7 @@ class JobRow:
     age: str
     coordinator: str
     target: str
+    snapshot: str
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,17 @@ def job_row(job: Job, now: float) -> JobRow:
         age=age(job.created_at, now),
         coordinator=job.coordinator or NONE,
         target=job.target if job.kind == INJECTED_JOB else "",
+        snapshot=_snapshot(job, now),
     )
+
+
+def _snapshot(job: Job, now: float) -> str:
+    """The newest snapshots in memory of a job that trains."""
+    if job.snapshot is None or not job.is_training:
+        return ""
+    own, copied = job.snapshot, job.copied_snapshot
+    text = f"step {own.step}, {age(own.at, now)} old"
+    return text if copied is None else f"{text}; copied: step {copied.step}, {age(copied.at, now)} old"
 
 
 def _step(job: Job) -> str:

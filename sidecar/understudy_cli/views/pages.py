@@ -7,7 +7,7 @@ row changes only if something has happened. The browser computes the ages.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from understudy_cli.facts import TRAINING_JOB, Fleet, Job, Pod, Recovery
+from understudy_cli.facts import TRAINING_JOB, Fleet, Job, Pod, Recovery, SavedSnapshot
 from understudy_cli.reading import recoveries_of
 from understudy_cli.views import goodput, jobs, nodes, spares, timeline
 from understudy_cli.views.causes import explained
@@ -45,7 +45,10 @@ class DashboardState:
 
 @dataclass(frozen=True)
 class JobLine:
-    """step, total, recoveries: numbers, for the order of a table. fault: the newest one, without its age."""
+    """step, total, recoveries: numbers, for the order of a table. fault: the newest one, without its age.
+
+    snapshot, copied_snapshot: of a job that trains.
+    """
 
     namespace: str
     name: str
@@ -57,6 +60,8 @@ class JobLine:
     step: int | None
     is_step_counted: bool
     total_steps: int | None
+    snapshot: SavedSnapshot | None
+    copied_snapshot: SavedSnapshot | None
     recoveries: int
     fault: str
     fault_at: float | None
@@ -248,6 +253,8 @@ def _job_line(job: Job) -> JobLine:
         step=job.step,
         is_step_counted=job.is_step_counted,
         total_steps=job.total_steps,
+        snapshot=job.snapshot if job.is_training else None,
+        copied_snapshot=job.copied_snapshot if job.is_training else None,
         recoveries=row.recoveries,
         fault="" if last is None else f"{last.fault}{rank}",
         fault_at=None if last is None else last.detected_at,

@@ -288,7 +288,18 @@ class CopyStrideNeeded:
     stride: int
 
 
-CopyEvent = CopiesPlanned | CopyOverwrites | CopyFetched | CopiesFlushed | CopyStrideNeeded
+@dataclass(frozen=True)
+class SnapshotCopied:
+    """The newest snapshot that was copied from all ranks of this pod to the holders of its plan; of NO_ROUND: none was.
+
+    saved_at: by the clock of this pod.
+    """
+
+    saved: SavedStep
+    saved_at: float
+
+
+CopyEvent = CopiesPlanned | CopyOverwrites | CopyFetched | CopiesFlushed | CopyStrideNeeded | SnapshotCopied
 MemberEvent = (
     LauncherUp
     | FromLauncher

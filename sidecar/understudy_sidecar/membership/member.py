@@ -79,6 +79,7 @@ from understudy_sidecar.membership.events import (
     LinkUp,
     MemberEffect,
     MemberEvent,
+    SnapshotCopied,
     Tick,
     Unfit,
     VerdictAnnotated,
@@ -138,7 +139,14 @@ class Member:
                 self._on_lost_coordinator(event)
             case LeaveRequested() | Unfit() | ClosedByOperator():
                 member_end.on_event(me, event, now)
-            case CopiesPlanned() | CopyOverwrites() | CopyFetched() | CopiesFlushed() | CopyStrideNeeded():
+            case (
+                CopiesPlanned()
+                | CopyOverwrites()
+                | CopyFetched()
+                | CopiesFlushed()
+                | CopyStrideNeeded()
+                | SnapshotCopied()
+            ):
                 self._on_copies(event)
             case VerdictAnnotated(verdict):
                 member_orders.on_annotated(me, verdict)

@@ -22,6 +22,7 @@ from understudy_sidecar.membership.events import (
     FetchCopy,
     FlushCopies,
     PlanCopies,
+    SnapshotCopied,
 )
 from understudy_sidecar.membership.member_state import MemberState
 
@@ -61,7 +62,12 @@ def on_welcome(me: MemberState, token: RoundToken) -> None:
         me.send(m.CopyStride(copies.stride))
 
 
-def on_event(me: MemberState, event: CopiesPlanned | CopyOverwrites | CopyFetched | CopyStrideNeeded) -> None:
+def on_event(
+    me: MemberState, event: CopiesPlanned | CopyOverwrites | CopyFetched | CopyStrideNeeded | SnapshotCopied
+) -> None:
+    if isinstance(event, SnapshotCopied):
+        me.copies.newest = event
+        return
     if isinstance(event, CopyStrideNeeded):
         if event.stride != me.copies.stride:
             me.copies.stride = event.stride

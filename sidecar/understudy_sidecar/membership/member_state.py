@@ -12,7 +12,7 @@ from understudy_protocol.launcher import SnapshotsStored
 from understudy_protocol.snapshots import CopyPlan, FetchedStep, KeptSteps, SavedStep, SavedSteps
 from understudy_sidecar.membership.calling import Calls
 from understudy_sidecar.membership.device_watch import DeviceWatch
-from understudy_sidecar.membership.events import Log, MemberEffect, ToCoordinator, ToLauncher
+from understudy_sidecar.membership.events import Log, MemberEffect, SnapshotCopied, ToCoordinator, ToLauncher
 from understudy_sidecar.membership.liveness import LauncherWatch, LeaderLease
 from understudy_sidecar.membership.stall import StepWatch
 from understudy_sidecar.membership.voter import Voter
@@ -101,6 +101,7 @@ class MemberCopies:
     all_overwritten: bool = False  # perhaps: a fetch has ended without a report
     flushing: RoundToken | None = None  # the workers of this round have ended, and their snapshots are being copied
     stride: int = 1  # that this pod needs
+    newest: SnapshotCopied | None = None  # the newest report
 
 
 @dataclass

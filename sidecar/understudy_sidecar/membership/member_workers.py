@@ -12,7 +12,7 @@ from dataclasses import replace
 from understudy_protocol import launcher as l
 from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, NO_TERM, RoundToken, Term, WorkersState
-from understudy_protocol.snapshots import SavedSteps
+from understudy_protocol.snapshots import SavedSteps, SnapshotAge
 from understudy_sidecar.membership import member_link
 from understudy_sidecar.membership.member_state import MembershipState, MemberState
 
@@ -57,8 +57,8 @@ def on_message(me: MemberState, message: object, now: float) -> None:
                 workers.state = WorkersState.IDLE
         case l.WorkerExited(token, local_rank, exit_code, signal, text, at, traceback) if token == workers.token:
             _on_failure(me, m.WorkerFailed(token, local_rank, exit_code, signal, text, at, traceback), now)
-        case l.Stepped(token, step, total, median_s, at, pause_s, is_counted, since_s) if token == workers.token:
-            _on_step(me, m.Progress(token, step, total, median_s, at, pause_s, is_counted, since_s), now)
+        case l.Stepped() if message.token == workers.token:
+            _on_step(me, message, now)
         case l.CollectiveTimes(token, local_rank, window, step_ns, entered, delays_ns) if token == workers.token:
             me.send(m.CollectiveTimes(token, local_rank, window, step_ns, entered, delays_ns))
         case l.Hung(token, local_rank, step, at, silent_s) if token == workers.token:
@@ -204,15 +204,36 @@ def _on_failure(me: MemberState, failure: m.WorkerFailed, now: float) -> None:
     me.send(failure)
 
 
-def _on_step(me: MemberState, progress: m.Progress, now: float) -> None:
+def _on_step(me: MemberState, report: l.Stepped, now: float) -> None:
     workers = me.workers
-    workers.stepped = progress.token
-    workers.steps.on_step(progress.median_step_s, now)
-    is_first = workers.first_step_sent < progress.token
+    workers.stepped = report.token
+    workers.steps.on_step(report.median_step_s, now)
+    is_first = workers.first_step_sent < report.token
     if is_first or workers.group_rank == 0 or workers.hang_is_reported or me.link.joined_stopped:
-        workers.first_step_sent, workers.hang_is_reported = progress.token, False
+        workers.first_step_sent, workers.hang_is_reported = report.token, False
         member_link.on_step_sent(me)
-        me.send(progress)
+        me.send(
+            m.Progress(
+                report.token,
+                report.step,
+                report.total,
+                report.median_step_s,
+                report.at,
+                report.pause_s,
+                report.is_counted,
+                report.since_first_s,
+                report.snapshot,
+                _copied(me, now),
+            )
+        )
+
+
+def _copied(me: MemberState, now: float) -> SnapshotAge | None:
+    """Only of the running round: the pods that kept the copies of an earlier one may be lost."""
+    copied = me.copies.newest
+    if copied is None or copied.saved.token != me.workers.token:
+        return None
+    return SnapshotAge(copied.saved.step, max(0.0, now - copied.saved_at))
 
 
 def _on_fork_fallback(me: MemberState, reason: str) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, CloseReason, RoundToken, WorkersState
-from understudy_protocol.observer import Recovery, SlowRank, StepProgress
+from understudy_protocol.observer import Recovery, SlowRank, SnapshotTime, StepProgress
+from understudy_protocol.snapshots import SnapshotAge
 from understudy_sidecar.membership import ending
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.roster import MemberRecord
@@ -46,7 +47,8 @@ def on_step(state: CoordinatorState, member: MemberRecord, progress: m.Progress,
     state.backoff.on_step()
     state.steps.on_step(progress.median_step_s, now)
     before, round_before = state.progress, state.round.stepped
-    state.progress = StepProgress(progress.step, progress.total, now, progress.is_counted)
+    snapshot, copied = _saved(progress.snapshot, now), _saved(progress.copied, now)
+    state.progress = StepProgress(progress.step, progress.total, now, progress.is_counted, snapshot, copied)
     if state.round.on_step(now):
         _on_first_step(state, _newest_before(state, before, round_before), state.progress)
         # Without it, a standby whose pod is not in the round would take an earlier step for the last one.
@@ -60,6 +62,10 @@ def on_step(state: CoordinatorState, member: MemberRecord, progress: m.Progress,
     if measured is not None or not state.roster.measuring:
         first_at = max(state.round.formed_at, now - max(0.0, progress.since_first_s))
         _on_recovered(state, state.recovery_log.on_step(state.round.token.round, first_at, measured), now)
+
+
+def _saved(snapshot: SnapshotAge | None, now: float) -> SnapshotTime | None:
+    return None if snapshot is None else SnapshotTime(snapshot.step, now - snapshot.age_s)
 
 
 def _newest_before(state: CoordinatorState, progress: StepProgress | None, token: RoundToken) -> int | None:

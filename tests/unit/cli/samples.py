@@ -149,7 +149,13 @@ def job(name: str = "llm", **status: Any) -> dict[str, Any]:
             "recoveriesByStrategy": {"inPlace": 1, "spareSwap": 1, "podRecreate": 0, "jobRestart": 0},
             "recoveries": [recovery(), swap()],
             "lastRecovery": swap(),
-            "progress": {"step": 1200, "total": 5000, "at": "2026-11-20T11:59:59.500000Z"},
+            "progress": {
+                "step": 1200,
+                "total": 5000,
+                "at": "2026-11-20T11:59:59.500000Z",
+                "snapshot": {"step": 1199, "at": "2026-11-20T11:59:58.900000Z"},
+                "copiedSnapshot": {"step": 1195, "at": "2026-11-20T11:59:54.700000Z"},
+            },
             "goodput": goodput(),
             "avoidedNodes": [
                 {

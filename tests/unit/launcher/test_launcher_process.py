@@ -343,6 +343,25 @@ def test_a_script_reports_its_steps(launch: Launch) -> None:
     assert reported[-1] == 3000
 
 
+def test_a_step_is_reported_with_the_newest_snapshot(launch: Launch) -> None:
+    script = """
+import time, understudy_torch
+from understudy_protocol.snapshot_slots import slots_of_process
+slots = slots_of_process()
+for step in (7, 8):
+    assert slots.save(step, None, lambda state: (b"{}", []))
+understudy_torch.step(9)
+time.sleep(600)
+"""
+    launched = launch(TRAINER_PYTHON, "-c", script, **{pod.ENV_SNAPSHOT_BYTES: "4096"})
+    launched.join()
+    started(launched)
+    found = launched.sidecar.expect(Stepped)
+    assert found.snapshot is not None
+    assert (found.step, found.snapshot.step) == (9, 8)
+    assert 0 < found.snapshot.age_s < 60
+
+
 def test_the_newest_step_is_reported_while_the_worker_continues(launch: Launch) -> None:
     script = "import time, understudy_torch\nfor n in range(1, 100): understudy_torch.step(n)\ntime.sleep(600)"
     launched = launch(TRAINER_PYTHON, "-c", script)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.unit.launcher.driven import start, token
-from understudy_launcher.snapshot_fence import SnapshotFence
+from understudy_launcher.snapshot_fence import NewestSnapshot, SnapshotFence
 from understudy_protocol.snapshot_files import Header
 from understudy_protocol.snapshots import SavedStep
 
@@ -11,8 +11,8 @@ from understudy_protocol.snapshots import SavedStep
 RANK, WORLD_SIZE = 2, 4
 
 
-def header(round_: int, step: int, *, rank: int = RANK, world_size: int = WORLD_SIZE) -> Header:
-    return Header(SavedStep(token(round_), step), rank, world_size, b"digest")
+def header(round_: int, step: int, *, rank: int = RANK, world_size: int = WORLD_SIZE, saved_ns: int = 0) -> Header:
+    return Header(SavedStep(token(round_), step), rank, world_size, b"digest", saved_ns=saved_ns)
 
 
 def saved(round_: int, step: int) -> SavedStep:
@@ -121,3 +121,61 @@ def test_each_rank_has_the_chosen_snapshot_in_a_slot_of_its_own() -> None:
     slots = {0: [header(0, 8), header(0, 7)], 1: [header(0, 7, rank=3), header(0, 8, rank=3)]}
     fence.whole(start(1), slots)
     assert fence.choose(saved(0, 8), slots) == {0: 0, 1: 1}
+
+
+# The newest one, for reports
+
+
+def newest_step(fence: SnapshotFence, headers: list[Header | None]) -> int | None:
+    newest = fence.newest({0: headers})
+    return None if newest is None else newest.saved.step
+
+
+def test_before_the_first_save_there_is_no_newest_snapshot() -> None:
+    assert SnapshotFence().newest({0: [header(0, 8), None]}) is None  # before the first round
+    assert after_round_0().newest({0: [None, None]}) is None
+    assert after_round_0().newest({}) is None
+
+
+def test_the_newest_snapshot_is_the_one_that_all_ranks_have_since_the_last_of_them_has_saved_it() -> None:
+    fence = after_round_0()
+    first: list[Header | None] = [header(0, 8, saved_ns=50), header(0, 7, saved_ns=20)]
+    second: list[Header | None] = [header(0, 7, rank=3, saved_ns=30), None]
+    assert fence.newest({0: first, 1: second}) == NewestSnapshot(saved(0, 7), 30)
+
+
+def test_the_newest_snapshot_does_not_become_older_while_its_slot_is_written() -> None:
+    # given slot 0 with step 5 is being copied, so that all saves write into slot 1
+    fence = after_round_0()
+    assert newest_step(fence, [header(0, 5), header(0, 8)]) == 8
+    # when step 9 is being written
+    assert newest_step(fence, [header(0, 5), None]) == 8
+    assert newest_step(fence, [header(0, 5), header(0, 9)]) == 9
+
+
+def test_after_a_restore_the_newest_snapshot_is_the_restored_one_until_the_first_save() -> None:
+    # given round 0 has saved steps 7 and 8 here, and another pod has no step 8
+    fence = after_round_0()
+    slots: list[Header | None] = [header(0, 8), header(0, 7)]
+    assert newest_step(fence, slots) == 8
+    fence.whole(start(1), {0: slots})
+    # when round 1 restores step 7
+    fence.choose(saved(0, 7), {0: slots})
+    assert newest_step(fence, slots) == 7
+    # then it saves step 8 again
+    assert fence.newest({0: [header(1, 8, saved_ns=9), header(0, 7)]}) == NewestSnapshot(saved(1, 8), 9)
+
+
+def test_a_round_that_restores_none_has_no_newest_snapshot_until_its_first_save() -> None:
+    fence = after_round_0()
+    slots: list[Header | None] = [header(0, 8), header(0, 7)]
+    fence.whole(start(1), {0: slots})
+    fence.choose(None, {0: slots})
+    assert newest_step(fence, slots) is None
+    assert newest_step(fence, [header(1, 1), header(0, 7)]) == 1
+
+
+def test_a_process_of_an_older_round_saves_no_newest_snapshot() -> None:
+    fence = after_round_0()
+    fence.whole(start(1), {0: [header(0, 8), None]})
+    assert newest_step(fence, [header(0, 8), header(0, 9)]) == 8

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import struct
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from tests.unit.launcher.driven import start, token
 from understudy_launcher.snapshot_memory import SnapshotMemory
 from understudy_protocol.snapshot_files import read_header
-from understudy_protocol.snapshots import RestoreChoice, SavedStep
+from understudy_protocol.snapshots import RestoreChoice, SavedStep, SnapshotAge
 
 PAGE, SLOT = 4096, 8192
 #: The order page, and two slots with a header page each.
@@ -32,8 +33,10 @@ def memory() -> Iterator[SnapshotMemory]:
         os.close(file)
 
 
-def header(round_: int, step: int) -> bytes:
-    body = struct.pack("<11q32s24x", MAGIC, 0, 1, round_, step, RANK, WORLD_SIZE, 0, 0, 0, 0, b"d" * 32)
+def header(round_: int, step: int, saved_at: int = 0, rank: int = RANK) -> bytes:
+    """saved_at: in Unix seconds."""
+    place = (0, 1, round_, step, rank, WORLD_SIZE)
+    body = struct.pack("<12q32s24x", MAGIC, *place, 0, 0, 0, 0, saved_at * 10**9, b"d" * 32)
     return body + struct.pack("<q", zlib.crc32(body))
 
 
@@ -86,7 +89,7 @@ def test_the_step_before_which_snapshots_on_storage_count_is_in_the_order(memory
     assert order(memory)[8:] == (1, 0, 9, 7)
 
 
-@pytest.mark.parametrize("damaged", [b"", bytes(152), header(5, 7)[:-1], b"x" + header(5, 7)[1:]])
+@pytest.mark.parametrize("damaged", [b"", bytes(160), header(5, 7)[:-1], b"x" + header(5, 7)[1:]])
 def test_a_header_that_is_empty_cut_or_damaged_is_none(damaged: bytes) -> None:
     assert read_header(damaged) is None
 
@@ -107,7 +110,7 @@ def test_a_process_of_its_own_allocates_all_pages_and_keeps_what_a_worker_writes
     assert memory.ended(pid, status) == ""
     assert memory.pid == 0
     assert os.fstat(memory.files[0]).st_blocks * 512 == FILE
-    assert read_header(os.pread(memory.files[0], 152, PAGE)) is not None
+    assert read_header(os.pread(memory.files[0], 160, PAGE)) is not None
 
 
 def test_an_allocation_that_was_killed_is_reported(memory: SnapshotMemory) -> None:
@@ -117,6 +120,28 @@ def test_an_allocation_that_was_killed_is_reported(memory: SnapshotMemory) -> No
     pid, status = os.waitpid(memory.pid, 0)
     if os.WIFSIGNALED(status):  # else it was done before
         assert "allocated by the first saves" in memory.ended(pid, status)
+
+
+# The newest one, for reports
+
+
+def test_the_newest_snapshot_is_reported_with_its_age(memory: SnapshotMemory) -> None:
+    memory.start(start(5))
+    assert memory.newest() is None
+    # when a worker has saved steps 7 and 8, 60 and 30 s ago
+    save(memory, 0, header(5, 7, int(time.time()) - 60))
+    save(memory, 1, header(5, 8, int(time.time()) - 30))
+    # then
+    newest = memory.newest()
+    assert newest is not None
+    assert newest.step == 8
+    assert 30 <= newest.age_s < 50
+
+
+def test_a_snapshot_from_a_clock_that_is_ahead_has_the_age_0(memory: SnapshotMemory) -> None:
+    memory.start(start(5))
+    save(memory, 0, header(5, 7, int(time.time()) + 3600))
+    assert memory.newest() == SnapshotAge(7, 0.0)
 
 
 # Copies

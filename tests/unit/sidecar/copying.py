@@ -29,11 +29,12 @@ from understudy_sidecar.membership.events import (
     FetchCopy,
     FlushCopies,
     PlanCopies,
+    SnapshotCopied,
 )
 from understudy_sidecar.server import Server, SidecarIdentity
 
 KEY, JOB, MAGIC = bytes(range(32)), "job-uid", 0x756E64736E617031
-PAGE, HEADER, LIMIT_S = 4096, 152, 60.0
+PAGE, HEADER, LIMIT_S = 4096, 160, 60.0
 WORLD = 3
 R0, R1 = RoundToken(1, 1, 0), RoundToken(1, 1, 1)
 
@@ -50,12 +51,15 @@ class CopyingPod:
         self.slot_bytes = slot_bytes
         self.events: list[CopyEvent] = []
         self.strides: list[int] = []  # the strides that its process has reported
+        self.copied: list[SnapshotCopied] = []  # the newest copies that its process has reported
         self.link = CopyLink(Setup(key.hex(), JOB, self.uid, 1), self._on_event)
         self.server = Server(None, SidecarIdentity(self.uid, self.address, bytes(32)), key, JOB, peers=self.link)
 
     def _on_event(self, event: CopyEvent) -> None:
         if isinstance(event, CopyStrideNeeded):
             self.strides.append(event.stride)
+        elif isinstance(event, SnapshotCopied):
+            self.copied.append(event)
         else:
             self.events.append(event)
 
@@ -123,14 +127,15 @@ class CopyingPod:
         await until(lambda: bool(self.events), "an answer of the process for copies")
         return self.events.pop(0)
 
-    def save(self, step: int, content: bytes, token: RoundToken = R0, serial: int = 1) -> SavedStep:
-        """save() in the worker, into the slot of the step's parity."""
+    def save(self, step: int, content: bytes, token: RoundToken = R0, serial: int = 1, saved_at: int = 0) -> SavedStep:
+        """save() in the worker, into the slot of the step's parity. saved_at: in Unix seconds."""
         at = PAGE + step % 2 * (PAGE + -(-self.slot_bytes // PAGE) * PAGE)
         file = self.memory.files[0]
         os.pwrite(file, bytes(HEADER), at)
         os.pwrite(file, content, at + PAGE)
         place = (token.epoch, token.term, token.round, step, self.group_rank, WORLD)
-        body = struct.pack("<11q32s24x", MAGIC, *place, 0, len(content), 0, serial, hashlib.sha256(content).digest())
+        numbers = (*place, 0, len(content), 0, serial, saved_at * 10**9)
+        body = struct.pack("<12q32s24x", MAGIC, *numbers, hashlib.sha256(content).digest())
         os.pwrite(file, body + struct.pack("<q", zlib.crc32(body)), at)
         return SavedStep(token, step)
 

@@ -21,7 +21,7 @@ from tests.unit.sidecar.copying import PAGE, R0, R1, CopyingPod, copying_pods, u
 from tests.unit.sidecar.relay import relayed
 from understudy_launcher.snapshot_memory import pass_no_files
 from understudy_protocol.copies import RequestCopy, SendCopies
-from understudy_protocol.enums import RoundToken
+from understudy_protocol.enums import NO_ROUND, RoundToken
 from understudy_protocol.snapshot_files import own_file_bytes
 from understudy_protocol.snapshots import CopyPlan, FetchedStep, SavedStep
 from understudy_sidecar import peer_calls
@@ -36,6 +36,7 @@ from understudy_sidecar.membership.events import (
     FetchCopy,
     FlushCopies,
     PlanCopies,
+    SnapshotCopied,
 )
 from understudy_sidecar.peer_calls import CallFailed, call
 
@@ -191,6 +192,20 @@ async def test_a_snapshot_that_was_saved_before_its_round_is_not_copied() -> Non
         await until_kept(keeper, owner, 8, R1)
         assert await keeper.kept_steps(R1) == [8]
         await until(lambda: owner.link.counts.copied == 1, "the count of one copy")
+
+
+async def test_the_newest_copied_snapshot_is_reported_with_the_time_of_its_save() -> None:
+    async with copying_pods() as (owner, keeper, other):
+        await planned(owner, keeper)
+        saved = owner.save(7, state(5000), saved_at=1763716005)
+        await until(lambda: bool(owner.copied), "the report of the copy")
+        assert owner.copied == [SnapshotCopied(saved, 1763716005.0)]
+        # when another pod that does not answer is to keep the copies
+        await other.server.close(0.0)
+        await owner.plan(holders=(other.holder,))
+        # then no snapshot is copied
+        await until(lambda: len(owner.copied) == 2, "the report that there is no copy")
+        assert owner.copied[1].saved == SavedStep(NO_ROUND, -1)
 
 
 async def test_snapshots_that_are_saved_while_another_one_is_sent_are_skipped_and_counted() -> None:

@@ -26,6 +26,7 @@ from understudy_protocol.observer import (
     Refused,
     SlowRank,
     Snapshot,
+    SnapshotTime,
     Stepping,
     StepProgress,
 )
@@ -145,7 +146,17 @@ class MessageLimits:
 
 def _progress(progress: StepProgress, now: float) -> StepProgress:
     _check("progress", (progress.step, progress.total or 0), _MOST)
-    return replace(progress, at=min(max(0.0, progress.at), now + AHEAD_S))
+    return replace(
+        progress,
+        at=min(max(0.0, progress.at), now + AHEAD_S),
+        snapshot=None if progress.snapshot is None else _snapshot_time(progress.snapshot, now),
+        copied=None if progress.copied is None else _snapshot_time(progress.copied, now),
+    )
+
+
+def _snapshot_time(snapshot: SnapshotTime, now: float) -> SnapshotTime:
+    _check("progress.snapshot", (snapshot.step,), _MOST)
+    return replace(snapshot, at=min(max(0.0, snapshot.at), now + AHEAD_S))
 
 
 def _cause(cause: Cause) -> Cause:

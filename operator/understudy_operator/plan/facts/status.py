@@ -143,11 +143,18 @@ class RecoveryStatus(Record, frozen=True):
         return self.resumed_at is None and self.running_at is None
 
 
+class SnapshotStatus(Record, frozen=True):
+    step: Signed
+    at: Time
+
+
 class ProgressStatus(Record, frozen=True):
     step: Signed = msgspec.field(default_factory=int)
     total: Signed | None = None
     at: Time | None = None
     is_counted: bool = msgspec.field(default=False, name="counted")  # from the start of the round
+    snapshot: SnapshotStatus | None = None
+    copied_snapshot: SnapshotStatus | None = None
 
 
 class PartSeconds(Record, frozen=True):

@@ -63,6 +63,7 @@ def reset_status(job: Job, status: JobStatus, now: float) -> JobStatus:
     return replace(
         status,
         round=-1,
+        progress=status.progress and replace(status.progress, snapshot=None, copied_snapshot=None),
         rollouts=None,
         promoted_spares=(),
         attempt_start_time=None,

@@ -24,6 +24,7 @@ from understudy_operator.plan.facts.status import (
     JobStatus,
     ProgressStatus,
     ReplicatedJobStatus,
+    SnapshotStatus,
     Spares,
     StrategyCounts,
 )
@@ -53,7 +54,7 @@ from understudy_operator.plan.times.reconcile_clock import is_due
 from understudy_operator.plan.times.rfc3339 import micro_time, parse_time
 from understudy_operator.plan.world.members import may_start
 from understudy_protocol.enums import Strategy, WorkersState
-from understudy_protocol.observer import Snapshot
+from understudy_protocol.observer import Snapshot, SnapshotTime
 
 #: If only progress has changed, or avoided nodes without pods of the job, status is not written more often than this.
 PROGRESS_EVERY_S = 10.0
@@ -241,9 +242,14 @@ def _with_snapshot(observed: Observed, snapshot: Snapshot, status: JobStatus, no
         status = replace(status, round=max(snapshot.token.round, status.round), start_time=start)
     if snapshot.progress is not None:
         progress, at = snapshot.progress, micro_time(snapshot.progress.at)
-        newest = ProgressStatus(progress.step, progress.total, at, progress.is_counted)
+        newest_saved, copied = _snapshot_status(progress.snapshot), _snapshot_status(progress.copied)
+        newest = ProgressStatus(progress.step, progress.total, at, progress.is_counted, newest_saved, copied)
         status = replace(status, progress=newest)
     return status
+
+
+def _snapshot_status(found: SnapshotTime | None) -> SnapshotStatus | None:
+    return None if found is None else SnapshotStatus(found.step, micro_time(found.at))
 
 
 def _replicated_jobs(observed: Observed, counts: Mapping[str, ReplicatedJobCounts]) -> Iterator[ReplicatedJobStatus]:

@@ -138,6 +138,7 @@ function section(title, ...children) {
 
 const jobAddress = (job) => `#/job/${encodeURIComponent(job.namespace)}/${encodeURIComponent(job.name)}`;
 const stepSuffix = (job) => (job.is_step_counted ? " in round" : job.total_steps === null ? "" : ` / ${job.total_steps}`);
+const snapshotText = (saved) => `step ${saved.step}, ${age(saved.at, now())} old`;
 const stepText = (job) => (job.step === null ? "-" : `${job.step}${stepSuffix(job)}`);
 const faultText = (job) => (job.fault ? `${job.fault}${job.fault_at === null ? "" : `, ${age(job.fault_at, now())} ago`}` : "-");
 const byName = (a, b) => compare(a.namespace, b.namespace) || compare(a.name, b.name);
@@ -210,6 +211,8 @@ function jobView(namespace, name) {
       ["Age", age(job.created_at, now())],
     ];
     if (job.target) shown.push(["Injected", job.target]);
+    if (job.snapshot) shown.push(["Snapshot", snapshotText(job.snapshot)]);
+    if (job.copied_snapshot) shown.push(["Copied snapshot", snapshotText(job.copied_snapshot)]);
     facts.replaceChildren(...shown.map(([term, text, kind]) => fact(term, text, kind)));
     notes.replaceChildren(...job.notes.map((note) => element("li", {}, `! ${note}`)));
   };

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import CloseReason, Fault, RoundToken, Strategy, WorkersState
-from understudy_protocol.observer import Appoint, ForkFallbacks, NodeFact, Nodes, StepProgress
-from understudy_protocol.snapshots import MadeStep
+from understudy_protocol.observer import Appoint, ForkFallbacks, NodeFact, Nodes, SnapshotTime, StepProgress
+from understudy_protocol.snapshots import MadeStep, SnapshotAge
 from understudy_sidecar.membership.events import FromOperator, Received
 from understudy_sidecar.membership.round_state import RoundPhase
 
@@ -229,6 +231,18 @@ def test_a_round_that_continues_with_the_next_step_has_lost_none() -> None:
     driven.report_started("active-0", "active-1")
     driven.report_step("active-0", 21, pause_s=3.0)
     assert driven.recovery().lost_steps == 0
+
+
+def test_the_progress_has_the_newest_snapshots_of_the_report_and_when_they_were_saved() -> None:
+    driven = running()
+    progress = m.Progress(driven.token, 5, 100, 0.1, driven.now)
+    driven.receive("active-0", replace(progress, snapshot=SnapshotAge(4, 2.0), copied=SnapshotAge(3, 5.0)))
+    now = driven.now
+    expected = StepProgress(5, 100, now, snapshot=SnapshotTime(4, now - 2.0), copied=SnapshotTime(3, now - 5.0))
+    assert driven.coordinator.snapshot().progress == expected
+    # when a later report has none
+    driven.receive("active-0", replace(progress, step=6))
+    assert driven.coordinator.snapshot().progress == StepProgress(6, 100, now)
 
 
 def test_lost_steps_are_unknown_if_one_of_the_rounds_counts_its_steps() -> None:

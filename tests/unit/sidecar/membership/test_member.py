@@ -21,7 +21,7 @@ from understudy_protocol.enums import (
     WorkersState,
 )
 from understudy_protocol.hard_state import HardState
-from understudy_protocol.snapshots import MadeStep, RestoreChoice, SavedStep, SavedSteps
+from understudy_protocol.snapshots import MadeStep, RestoreChoice, SavedStep, SavedSteps, SnapshotAge
 from understudy_sidecar.membership import events as e
 from understudy_sidecar.membership.liveness import LeaderLease
 from understudy_sidecar.membership.member import Member
@@ -292,6 +292,31 @@ def test_only_rank_0_reports_more_than_its_first_step() -> None:
     driven.hear(assign(R0, rank=1))
     assert len(driven.report(l.Stepped(R0, 1, None, 0.5, 7.0))) == 1
     assert driven.report(l.Stepped(R0, 2, None, 0.5, 8.0)) == []
+
+
+def test_a_step_is_reported_with_the_newest_snapshot_and_the_newest_copied_one_of_its_round() -> None:
+    # given the pod has copied step 3 in this round, which it has saved at 995
+    driven = joined()
+    driven.hear(assign(R0))
+    driven.now = 1000.0
+    stepped = replace(l.Stepped(R0, 5, None, 0.5, 7.0), snapshot=SnapshotAge(4, 2.0))
+    assert sent_progress(driven, stepped) == (SnapshotAge(4, 2.0), None)
+    driven.do(e.SnapshotCopied(SavedStep(R0, 3), 995.0))
+    assert sent_progress(driven, stepped) == (SnapshotAge(4, 2.0), SnapshotAge(3, 5.0))
+    # when other pods are to keep the copies
+    driven.do(e.SnapshotCopied(SavedStep(NO_ROUND, -1), 0.0))
+    assert sent_progress(driven, stepped) == (SnapshotAge(4, 2.0), None)
+    # and when the next round begins
+    driven.do(e.SnapshotCopied(SavedStep(R0, 4), 998.0))
+    driven.hear(assign(R1))
+    assert sent_progress(driven, replace(stepped, token=R1)) == (SnapshotAge(4, 2.0), None)
+
+
+def sent_progress(driven: DrivenMember, stepped: l.Stepped) -> tuple[SnapshotAge | None, SnapshotAge | None]:
+    (effect,) = driven.report(stepped)
+    assert isinstance(effect, e.ToCoordinator)
+    assert isinstance(effect.message, m.Progress)
+    return effect.message.snapshot, effect.message.copied
 
 
 def test_every_member_reports_a_step_after_a_reported_hang() -> None:

@@ -17,6 +17,7 @@ from understudy_protocol.observer import (
     Refused,
     SlowRank,
     Snapshot,
+    SnapshotTime,
     Stepping,
     StepProgress,
 )
@@ -108,9 +109,13 @@ def test_all_times_are_within_the_writable_range(at: float) -> None:
     assert result.rollouts.failure is not None
     times = (result.recoveries[0].detected_at, result.lost[0].at, result.progress.at, result.rollouts.failure.at)
     assert all(0.0 <= time <= NOW + 300.0 for time in times)
-    stepping = MessageLimits().apply(Stepping(StepProgress(1, None, at)), NOW)
+    saved = SnapshotTime(1, at)
+    stepping = MessageLimits().apply(Stepping(StepProgress(1, None, at, snapshot=saved, copied=saved)), NOW)
     assert isinstance(stepping, Stepping)
-    assert 0.0 <= stepping.progress.at <= NOW + 300.0
+    progress = stepping.progress
+    assert progress.snapshot is not None
+    assert progress.copied is not None
+    assert all(0.0 <= time <= NOW + 300.0 for time in (progress.at, progress.snapshot.at, progress.copied.at))
 
 
 @pytest.mark.parametrize(
@@ -122,6 +127,8 @@ def test_all_times_are_within_the_writable_range(at: float) -> None:
         a_snapshot(members=[replace(member(A0, 0), group_rank=2**40)]),
         a_snapshot(members=[replace(member(A0, 0), index=-(2**40))]),
         a_snapshot(progress=StepProgress(2**60, None, NOW)),
+        a_snapshot(progress=StepProgress(1, None, NOW, snapshot=SnapshotTime(2**60, NOW))),
+        a_snapshot(progress=StepProgress(1, None, NOW, copied=SnapshotTime(2**60, NOW))),
         a_snapshot(recoveries=[replace(a_recovery(), round=2**60)]),
         replace(a_snapshot(), actives=2**40),
     ],
@@ -132,6 +139,8 @@ def test_all_times_are_within_the_writable_range(at: float) -> None:
         "group rank",
         "index",
         "step",
+        "step of a snapshot",
+        "step of a copied snapshot",
         "round of a recovery",
         "actives",
     ],

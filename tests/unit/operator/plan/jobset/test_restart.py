@@ -31,3 +31,11 @@ def test_a_restart_ends_the_open_recovery_which_keeps_its_cause_and_reason():
     assert last["strategy"] == "JobRestart"
     assert last["reason"] == f"pod a1 failed twice within 1 h; {REASON}"
     assert last["cause"]["pod"] == "a1"
+
+
+def test_a_restart_loses_the_snapshots_in_memory():
+    step = {"step": 9, "total": 1000, "at": "2026-01-01T00:00:01.000001Z"}
+    snapshot = {"step": 8, "at": "2026-01-01T00:00:00.000001Z"}
+    progress = step | {"snapshot": snapshot, "copiedSnapshot": snapshot}
+    job = a_job(status=in_round(3) | {"progress": progress}, spec={"failure": FailurePolicy(max_restarts=2)})
+    assert status_of(observed(job, snapshot=a_snapshot(number=3, closed=FAILED)))["progress"] == step

@@ -40,7 +40,7 @@ from understudy_operator.plan.times.rfc3339 import micro_time
 from understudy_protocol import pod as names
 from understudy_protocol.enums import CloseReason, WorkersState
 from understudy_protocol.membership import Close
-from understudy_protocol.observer import Snapshot, StepProgress
+from understudy_protocol.observer import Snapshot, SnapshotTime, StepProgress
 
 PROGRESS_EVERY_S = 10.0
 
@@ -377,6 +377,21 @@ def test_progress_alone_is_written_at_a_limited_rate():
     assert not worth_writing(first, after(first, with_step(2, soon), soon), soon)
     assert worth_writing(first, after(first, with_step(3, later), later), later)
     assert first["progress"] == {"step": 1, "total": 1000, "at": micro_time(NOW)}
+
+
+def test_the_newest_snapshots_are_written_with_the_progress():
+    snapshots = {"snapshot": SnapshotTime(8, NOW - 2), "copied": SnapshotTime(6, NOW - 4)}
+    reported = a_snapshot(progress=StepProgress(9, 1000, NOW, **snapshots))
+    first = after(in_round(0), reported, NOW)
+    assert first["progress"]["snapshot"] == {"step": 8, "at": micro_time(NOW - 2)}
+    assert first["progress"]["copiedSnapshot"] == {"step": 6, "at": micro_time(NOW - 4)}
+    # and a newer snapshot waits for the time of the next progress
+    newer = a_snapshot(progress=StepProgress(9, 1000, NOW, snapshot=SnapshotTime(9, NOW + 1)))
+    assert not worth_writing(first, after(first, newer, NOW + 1), NOW + 1)
+    # and a new coordinator, which knows no progress, keeps them
+    assert after(first, a_snapshot(), NOW + 1)["progress"] == first["progress"]
+    # and a step without snapshots has none
+    assert set(after(first, with_step(10, NOW + 10), NOW + 10)["progress"]) == {"step", "total", "at"}
 
 
 def test_progress_is_written_with_any_other_change():
