@@ -380,8 +380,8 @@ def test_progress_alone_is_written_at_a_limited_rate():
 
 
 def test_the_newest_snapshots_are_written_with_the_progress():
-    snapshots = {"snapshot": SnapshotTime(8, NOW - 2), "copied": SnapshotTime(6, NOW - 4)}
-    reported = a_snapshot(progress=StepProgress(9, 1000, NOW, **snapshots))
+    saved, copied = SnapshotTime(8, NOW - 2), SnapshotTime(6, NOW - 4)
+    reported = a_snapshot(progress=StepProgress(9, 1000, NOW, snapshot=saved, copied=copied))
     first = after(in_round(0), reported, NOW)
     assert first["progress"]["snapshot"] == {"step": 8, "at": micro_time(NOW - 2)}
     assert first["progress"]["copiedSnapshot"] == {"step": 6, "at": micro_time(NOW - 4)}
