@@ -32,9 +32,7 @@ PERMITTED = (
     # The Python of users' images; a machine has some of them. `make pythons` installs all, and skips none.
     PermittedSkip("tests/unit/launcher/test_stub.py::test_it_runs_on_the_image_s_python[", r"no Python 3\.\d+ here"),
     # `make torches` also runs the oldest supported torch.
-    PermittedSkip("tests/torchrun/test_slow_ranks.py::", "this torch does not record the collectives of gloo"),
-    PermittedSkip("tests/torchrun/test_hang_at_one_place.py::", "this torch does not record the collectives of gloo"),
-    PermittedSkip("tests/torchrun/test_twelve_faults.py::", "this torch does not record the collectives of gloo"),
+    PermittedSkip("tests/torchrun/", "this torch does not record the collectives of gloo"),
     # Rights that only root has, and that root in a container may lack.
     PermittedSkip("tests/unit/launcher/test_launcher_process.py::", "no right to make a PID namespace"),
     PermittedSkip("tests/unit/sidecar/", "no right to make a network namespace"),
