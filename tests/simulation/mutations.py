@@ -116,9 +116,9 @@ def _nothing(*_: object) -> None:
     """Replaces a reaction."""
 
 
-def _is_never_counted(step: int, total: int | None, at: float, is_counted: bool) -> StepProgress:
+def _is_never_counted(*values: Any) -> StepProgress:
     """As if the script had reported these numbers."""
-    return StepProgress(step, total, at, is_counted=False)
+    return replace(StepProgress(*values), is_counted=False)
 
 
 _is_behind = goodput._is_behind
