@@ -434,7 +434,7 @@ def test_a_structure_with_code_is_refused(rounds: Rounds, worker: Callable[[], N
     torch.save({"a": Attack()}, file)
     structure = file.getvalue()
     names = struct.pack("<6q", 0, 1, 0, 5, 0, 1)
-    body = struct.pack("<q", MAGIC) + names + struct.pack("<4q", *[len(structure)] * 2, zlib.crc32(structure), 1)
+    body = struct.pack("<q", MAGIC) + names + struct.pack("<5q", *[len(structure)] * 2, zlib.crc32(structure), 1, 0)
     body += hashlib.sha256(names + structure).digest() + bytes(24)
     os.pwrite(rounds.memory.files[0], structure, 2 * PAGE)
     os.pwrite(rounds.memory.files[0], body + struct.pack("<q", zlib.crc32(body)), PAGE)
