@@ -2,7 +2,7 @@
 all.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from understudy_cli import fields
@@ -11,6 +11,7 @@ from understudy_cli.command_errors import NoAnswer
 from understudy_cli.fields import Raw
 from understudy_cli.views.check_result import Unreadable
 from understudy_cli.views.checks import Installation, example_job, services_of, shard_of
+from understudy_cli.views.pod_checks import is_of_a_job
 
 T = TypeVar("T")
 OF_A_JOB = "understudy.dev/job-uid"
@@ -37,7 +38,7 @@ def examine(api: Api, namespace: str, own_version: str) -> Installation:
     version: Raw | Unreadable = api.get("/version")  # every account may read it
     deployments = _read(lambda: api.list(collection("apps/v1", "deployments"), OURS).items)
     webhooks = _read(lambda: _webhooks(api))
-    home = _home(deployments)
+    pods = _read(lambda: _pods(api, namespace))
     return Installation(
         version=version,
         served=_read(lambda: _served(api)),
@@ -47,12 +48,12 @@ def examine(api: Api, namespace: str, own_version: str) -> Installation:
         webhooks=webhooks,
         endpoints=_read(lambda: _endpoints(api, webhooks)),
         dns=_read(lambda: _slices(api, "kube-system", "kube-dns")),
-        pods=_read(lambda: _of_all_or_one(api, namespace, "v1", "pods", OURS, OF_A_JOB)),
-        claims=_read(lambda: _of_all_or_one(api, namespace, "v1", "persistentvolumeclaims", "")),
-        policies=_read(lambda: _of_all_or_one(api, namespace, "networking.k8s.io/v1", "networkpolicies", "")),
+        pods=pods,
+        claims=_read(lambda: _beside(pods, api, "v1", "persistentvolumeclaims")),
+        policies=_read(lambda: _beside(pods, api, "networking.k8s.io/v1", "networkpolicies")),
         rejection=_rejection(api, namespace),
         own_version=own_version,
-        namespace=home,
+        namespace=_home(deployments),
     )
 
 
@@ -121,18 +122,33 @@ def _slices(api: Api, namespace: str, service: str) -> tuple[Raw, ...]:
     return api.list(path, f"kubernetes.io/service-name={service}").items
 
 
-def _of_all_or_one(api: Api, namespace: str, group: str, resource: str, *selectors: str) -> tuple[Raw, ...]:
-    """The objects of all namespaces, or of one if the account may not read all."""
+def _pods(api: Api, namespace: str) -> tuple[Raw, ...]:
+    """The pods of the installation and of jobs: of all namespaces, or of one if the account may not read all."""
+    return _of_all_or_some(lambda space: _pods_in(api, space), (namespace,))
+
+
+def _pods_in(api: Api, namespace: str) -> tuple[Raw, ...]:
+    path = collection("v1", "pods", namespace)
+    return (*api.list(path, OURS).items, *api.list(path, OF_A_JOB).items)
+
+
+def _beside(pods: tuple[Raw, ...] | Unreadable, api: Api, group: str, resource: str) -> tuple[Raw, ...]:
+    """The objects of all namespaces, or of those of the pods of jobs. Raises NoAnswer if one of these is missing: then
+    an object that the account may not read would count as one that does not exist.
+    """
+    of_jobs = () if isinstance(pods, Unreadable) else filter(is_of_a_job, pods)
+    spaces = sorted({fields.text(pod, "metadata", "namespace", limit=253) for pod in of_jobs})
+    return _of_all_or_some(lambda space: api.list(collection(group, resource, space)).items, spaces)
+
+
+def _of_all_or_some(objects: Callable[[str], tuple[Raw, ...]], namespaces: Sequence[str]) -> tuple[Raw, ...]:
+    """objects: those of a namespace; "": of all. namespaces: those to read if the account may not read all."""
     try:
-        return _selected(api, collection(group, resource), selectors)
+        return objects("")
     except NoAnswer as error:
         if error.status != FORBIDDEN:
             raise
-        return _selected(api, collection(group, resource, namespace), selectors)
-
-
-def _selected(api: Api, path: str, selectors: tuple[str, ...]) -> tuple[Raw, ...]:
-    return tuple(found for selector in selectors for found in api.list(path, selector).items)
+        return tuple(found for namespace in namespaces for found in objects(namespace))
 
 
 def _rejection(api: Api, namespace: str) -> str | Unreadable:

@@ -8,7 +8,7 @@ import base64
 import binascii
 import re
 import ssl
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from understudy_cli import fields
@@ -68,8 +68,9 @@ def findings(seen: Installation, now: float) -> tuple[CheckResult, ...]:
         _images,
         _storage,
         _ports,
+        _acceptance,
     )
-    return tuple(finding for check in (*checks, _acceptance) for finding in check(seen, now))
+    return tuple(finding for check in checks for finding in check(seen, now))
 
 
 def _skipped(check: str, fact: Unreadable) -> Iterator[CheckResult]:
@@ -321,27 +322,29 @@ def _images_that_fail(pod: Raw) -> Iterator[str]:
 
 
 def _storage(seen: Installation, now: float) -> Iterator[CheckResult]:
-    check = "Storage"
-    for fact in (seen.pods, seen.claims):
-        if isinstance(fact, Unreadable):
-            yield from _skipped(check, fact)
-            return
-    assert not isinstance(seen.pods, Unreadable)
-    assert not isinstance(seen.claims, Unreadable)
-    problems = tuple(unusable_claims(check, seen.pods, seen.claims))
-    yield from problems or (CheckResult(check, Level.OK, "the volume claims of all pods of jobs can be used"),)
+    fine = "the volume claims of all pods of jobs can be used"
+    return _of_pods("Storage", seen.pods, seen.claims, unusable_claims, fine)
 
 
 def _ports(seen: Installation, now: float) -> Iterator[CheckResult]:
-    check = "Ports"
-    for fact in (seen.pods, seen.policies):
-        if isinstance(fact, Unreadable):
-            yield from _skipped(check, fact)
-            return
-    assert not isinstance(seen.pods, Unreadable)
-    assert not isinstance(seen.policies, Unreadable)
-    problems = tuple(blocked_ports(check, seen.pods, seen.policies))
-    yield from problems or (CheckResult(check, Level.OK, "no NetworkPolicy separates the pods of a job"),)
+    fine = "no NetworkPolicy separates the pods of a job"
+    return _of_pods("Ports", seen.pods, seen.policies, blocked_ports, fine)
+
+
+def _of_pods(
+    check: str,
+    pods: Sequence[Raw] | Unreadable,
+    others: Sequence[Raw] | Unreadable,
+    problems: Callable[[str, Sequence[Raw], Sequence[Raw]], Iterator[CheckResult]],
+    fine: str,
+) -> Iterator[CheckResult]:
+    """others: the objects with which the check compares the pods."""
+    if isinstance(pods, Unreadable):
+        yield from _skipped(check, pods)
+    elif isinstance(others, Unreadable):
+        yield from _skipped(check, others)
+    else:
+        yield from tuple(problems(check, pods, others)) or (CheckResult(check, Level.OK, fine),)
 
 
 def _acceptance(seen: Installation, now: float) -> Iterator[CheckResult]:

@@ -26,7 +26,7 @@ def unusable_claims(check: str, pods: Iterable[Raw], claims: Iterable[Raw]) -> I
     """pods: also those that are of no job, which are ignored."""
     known = {(_namespace(claim), _name(claim)): claim for claim in claims}
     users: dict[tuple[str, str], list[Raw]] = {}
-    for pod in filter(_is_of_a_job, pods):
+    for pod in filter(is_of_a_job, pods):
         for volume in fields.entries(pod, "spec", "volumes"):
             if claim := fields.text(volume, "persistentVolumeClaim", "claimName"):
                 users.setdefault((_namespace(pod), claim), []).append(pod)
@@ -53,7 +53,7 @@ def blocked_ports(check: str, pods: Iterable[Raw], policies: Sequence[Raw]) -> I
     directions: pods of a job have the same policies, unless these select roles.
     """
     jobs: dict[tuple[str, str], list[Raw]] = {}
-    for pod in filter(_is_of_a_job, pods):
+    for pod in filter(is_of_a_job, pods):
         labels, has_own_network = _labels(pod), not fields.flag(pod, "spec", "hostNetwork")
         if has_own_network and names.LABEL_POOL not in labels:  # spares of a pool do not call each other
             jobs.setdefault((_namespace(pod), labels[names.LABEL_JOB_UID]), []).append(pod)
@@ -179,7 +179,7 @@ def _holds(term: Raw, labels: dict[str, str]) -> bool:
 # Pods -----------------------------------------------------------------------------------------------------------------
 
 
-def _is_of_a_job(pod: Raw) -> bool:
+def is_of_a_job(pod: Raw) -> bool:
     return names.LABEL_JOB_UID in _labels(pod) and fields.text(pod, "status", "phase") not in ("Succeeded", "Failed")
 
 

@@ -14,7 +14,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
@@ -319,6 +319,54 @@ def test_doctor_finds_that_no_operator_is_installed(world: World) -> None:
     assert (levels["Kinds"], levels["Operator"], levels["Admission"]) == ("ok", "not checked", "not checked")
     assert levels["Your rights"] == "warning"
     assert [finding["check"] for finding in found if finding["level"] == "error"] == ["Images"]
+
+
+def test_doctor_does_not_report_a_claim_as_missing_that_the_account_may_not_read(world: World, tmp_path: Path) -> None:
+    # given an account that may read all pods, but the volume claims of its own namespace only
+    pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}
+    claims = {"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["list"]}
+    world.apply(*bound("wide", pods, namespace=""), *bound("wide", claims, namespace=NAMESPACE))
+    config = yaml.safe_load(world.kubeconfig.read_text())
+    config["users"][0]["user"]["as"] = "wide"
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    wide = replace(world, kubeconfig=tmp_path / "kubeconfig")
+    # when a pod of a job of that namespace mounts a claim that does not exist, then it is an error
+    world.apply(pod_with_claim(NAMESPACE))
+    missing = f"claim data ({NAMESPACE}) of pods with-claim does not exist"
+    assert storage_findings(wide) == [("error", missing)]
+    # when a pod of a job in another namespace mounts one, too, then the check says which right is missing
+    world.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-b"}}, pod_with_claim("team-b"))
+    (storage,) = [
+        x for x in json.loads(wide.run("doctor", "-o", "json", code=1))["findings"] if x["check"] == "Storage"
+    ]
+    assert storage["level"] == "not checked"
+    assert 'cannot list resource "persistentvolumeclaims" in API group "" in the namespace "team-b"' in storage["text"]
+    for namespace in (NAMESPACE, "team-b"):
+        now = ("--grace-period=0", "--force")
+        assert world.server.kubectl("delete", "pod", "with-claim", "-n", namespace, *now).returncode == 0
+
+
+def storage_findings(world: World) -> list[tuple[str, str]]:
+    found = json.loads(world.run("doctor", "-o", "json", code=1))["findings"]
+    return [(finding["level"], finding["text"]) for finding in found if finding["check"] == "Storage"]
+
+
+def bound(user: str, rule: dict[str, Any], namespace: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A role with this rule, and its binding. namespace: "" for all."""
+    group, prefix = "rbac.authorization.k8s.io", "" if namespace else "Cluster"
+    metadata = {"name": user, **({"namespace": namespace} if namespace else {})}
+    role = {"apiVersion": f"{group}/v1", "kind": f"{prefix}Role", "metadata": metadata, "rules": [rule]}
+    reference = {"apiGroup": group, "kind": role["kind"], "name": user}
+    subjects = [{"apiGroup": group, "kind": "User", "name": user}]
+    binding = {"kind": f"{prefix}RoleBinding", "roleRef": reference, "subjects": subjects}
+    return role, {"apiVersion": role["apiVersion"], "metadata": metadata, **binding}
+
+
+def pod_with_claim(namespace: str) -> dict[str, Any]:
+    raw, _ = pod_manifest(samples.pod("with-claim", "node-c"), "a-uid")
+    raw["metadata"]["namespace"] = namespace
+    raw["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    return raw
 
 
 def test_a_drain_is_an_annotation_of_the_pod_and_needs_the_right_to_patch_pods(world: World) -> None:

@@ -883,7 +883,7 @@ def test_a_pod_on_that_node_that_joins_within_a_second_keeps_its_ranks() -> None
 
 def test_if_one_pod_on_that_node_has_joined_the_others_may_join_too() -> None:
     """Only the network of the coordinator's pod may have ended."""
-    # given two pods on the node, one of which is alive
+    # given two pods on the node, and one of them is alive
     driven = after_a_coordinator_beside(3, 4)
     join_without_step(driven, *OTHERS)
     join_without_step(driven, "active-3", node="node-9")
