@@ -477,7 +477,33 @@ def test_a_suspended_job_lets_workers_save() -> None:
     assert [left.code for left in answers(driven.do(exited(0), exited(1)))] == [82]
 
 
+RAISED = e.WorkerRaised(1, "ValueError: no data", 0.25, "Traceback")
+
+
+def test_the_exception_of_a_worker_that_runs_is_reported() -> None:
+    driven = running()
+    assert reports(driven.do(RAISED)) == [m.WorkerRaised(token(0), 1, "ValueError: no data", 0.25, "Traceback")]
+    assert driven.looks_around() == [GO_ON], "the round goes on until the process has ended"
+
+
+def test_the_exception_of_a_worker_that_the_next_ones_replace_is_none() -> None:
+    # given workers that have ended for a newer round, which the agent has not begun yet
+    driven = running()
+    driven.looks_around()
+    driven.do(start(1))
+    driven.looks_around()
+    assert INTERRUPT in driven.do(died(0), died(1))
+    assert driven.do(RAISED) == []
+
+
 # SIGTERM --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("event", [SIGTERM, FAULTY])
+def test_an_exception_after_sigterm_is_none(event: e.AskedToEnd) -> None:
+    driven = running()
+    driven.do(event)
+    assert driven.do(RAISED) == []
 
 
 def test_torchrun_ends_workers_that_may_save() -> None:

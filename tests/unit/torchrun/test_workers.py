@@ -6,7 +6,7 @@ import json
 import os
 import select
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -112,6 +112,29 @@ def test_the_exception_of_a_worker_that_runs_is_read(started: Started, tmp_path:
     # then it is read
     (raised,) = started.workers.read_exceptions()
     assert (raised.local_rank, raised.message) == (1, "RuntimeError: NCCL")
+    # and once only
+    assert started.workers.read_exceptions() == []
+
+
+@pytest.mark.parametrize(
+    "signal_worker",
+    [
+        lambda workers: workers.signal(Aim.TERM_WORKER),
+        lambda workers: workers.signal_group(1, Aim.TERM_WORKER),
+    ],
+    ids=["all", "one"],
+)
+def test_an_exception_after_a_signal_from_here_is_none(
+    started: Started, tmp_path: Path, signal_worker: Callable[[TorchrunWorkers], None]
+) -> None:
+    # given a worker that ignores SIGTERM, and gets it from here
+    error = tmp_path / "error.json"
+    started.start("trap '' TERM; sleep 600", rank=5, size=2, TORCHELASTIC_ERROR_FILE=str(error))
+    started.see(1)
+    signal_worker(started.workers)
+    # when it raises an exception because of that, then it is not read
+    error.write_text(json.dumps({"message": {"message": "SystemExit: SIGTERM"}}))
+    assert started.workers.read_exceptions() == []
 
 
 def test_a_reaped_workers_exit_status_is_unknown_except_for_its_error_file(started: Started, tmp_path: Path) -> None:
