@@ -470,6 +470,15 @@ class DumpStacks:
 
 
 @dataclass(frozen=True)
+class WriteCollectives:
+    """Make a worker write its newest collectives to its stderr, if it can. Its stacks must be complete: while Python's
+    faulthandler writes those, it ignores another signal.
+    """
+
+    local_rank: int
+
+
+@dataclass(frozen=True)
 class Log:
     text: str
 
@@ -503,6 +512,7 @@ Effect = Union[
     ReadSteps,
     ReadExceptions,
     DumpStacks,
+    WriteCollectives,
     Log,
     Exit,
 ]

@@ -174,7 +174,7 @@ class Loop:
             self._do_with_zygote(effect)
         elif isinstance(effect, (e.CheckDevices, e.EndDeviceCheck)):
             self._do_with_devices(effect)
-        elif isinstance(effect, (e.ReadSteps, e.ReadExceptions, e.DumpStacks)):
+        elif isinstance(effect, (e.ReadSteps, e.ReadExceptions, e.DumpStacks, e.WriteCollectives)):
             self._do_with_running(effect)
         elif isinstance(effect, (e.ReadSnapshots, e.ChooseSnapshot)):
             self._do_with_snapshots(effect)
@@ -204,12 +204,15 @@ class Loop:
         else:
             self._devices.end()
 
-    def _do_with_running(self, effect: Union[e.ReadSteps, e.ReadExceptions, e.DumpStacks]) -> None:
+    def _do_with_running(self, effect: Union[e.ReadSteps, e.ReadExceptions, e.DumpStacks, e.WriteCollectives]) -> None:
         if isinstance(effect, e.ReadSteps):
             self._queue.extend([*self._workers.read_steps(), *self._workers.read_collectives()])
             return
         if isinstance(effect, e.ReadExceptions):
             self._queue.extend(self._workers.read_exceptions())
+            return
+        if isinstance(effect, e.WriteCollectives):
+            self._workers.write_collectives(effect.local_rank)
             return
         why_not = self._workers.dump_stacks(effect.local_rank)
         if why_not:

@@ -217,6 +217,12 @@ class Workers:
             return "it has ended"
         return worker.steps.page.dump_stacks(worker.pid)
 
+    def write_collectives(self, local_rank: int) -> None:
+        """Make the worker's stepping process write its newest collectives to stderr, if it can."""
+        worker = self._workers.get(local_rank)
+        if worker is not None and worker.steps is not None:
+            worker.steps.page.write_collectives(worker.pid)
+
     def kill_all(self) -> None:
         for local_rank in self._workers:
             self.signal(local_rank, Aim.KILL_GROUP)

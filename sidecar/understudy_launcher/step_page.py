@@ -96,8 +96,7 @@ class StepPage:
         return [CollectivesRead(local_rank, window, step_ns, tuple(steps[::2]), tuple(steps[1::2]))]
 
     def dump_stacks(self, group: int) -> str:
-        """Make the process that steps write its Python stacks, and then its newest collectives, to stderr. Return why
-        it cannot write its stacks, or "".
+        """Make the process that steps write its Python stacks to stderr. Return why it cannot, or "".
 
         group: the worker's process group. Its number may be reused once the group is empty.
         """
@@ -106,14 +105,21 @@ class StepPage:
             return "it has not imported understudy_torch yet"
         if not process.stack_signal:
             return "its script handles the stack signal itself"
+        return self._signal(process.pid, process.stack_signal, group)
+
+    def write_collectives(self, group: int) -> None:
+        """Make the process that steps write its newest collectives to stderr, if it can. group: as in dump_stacks."""
+        if self.newest is not None and self.newest.collectives_signal:
+            self._signal(self.newest.pid, self.newest.collectives_signal, group)
+
+    def _signal(self, pid: int, number: int, group: int) -> str:
+        """Why it cannot, or ""."""
         try:
-            if os.getpgid(process.pid) != group:
+            if os.getpgid(pid) != group:
                 return "its process has left the worker's process group"
-            if self.newest is None and process_table.has_default_action(process.pid, process.stack_signal):
+            if self.newest is None and process_table.has_default_action(pid, number):
                 return "its process no longer handles the stack signal"  # it has run exec since
-            os.kill(process.pid, process.stack_signal)
-            if process.collectives_signal:
-                os.kill(process.pid, process.collectives_signal)
+            os.kill(pid, number)
         except OverflowError:
             return "its step page has no pid"
         except OSError as error:

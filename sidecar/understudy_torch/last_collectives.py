@@ -30,8 +30,8 @@ from understudy_torch import collectives, stacks
 
 #: A real-time signal (SIGRTMAX-5): the one below that of the stacks.
 SIGNAL = 59
-#: The stacks, which the launcher requests at the same time, are written in pieces, and the line must not be among them.
-AFTER_STACKS_S = 0.1
+#: faulthandler writes in many pieces. Without this wait, each could be a request.
+_REST_S = 0.05
 MOST_GROUPS = 16
 LINE_BYTES = 4096  # PIPE_BUF: the kernel does not split such a line
 _PREFIX = "understudy collectives: "
@@ -84,8 +84,8 @@ def _high(low: int) -> int:
 def _report(wakes: int) -> None:
     with contextlib.suppress(Exception):
         while os.read(wakes, 1):
-            time.sleep(AFTER_STACKS_S)
-            os.read(wakes, _PIPE_CAPACITY)  # the rest of what faulthandler wrote
+            time.sleep(_REST_S)
+            os.read(wakes, _PIPE_CAPACITY)
             text = line(collectives.read_flight_recorders())
             if text:
                 os.write(stacks.STDERR, text)

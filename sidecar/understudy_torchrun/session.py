@@ -265,6 +265,8 @@ class TorchrunSession:
             log(effect.text)
         elif isinstance(effect, e.DumpStacks):
             self._dump_stacks(effect.local_rank)
+        elif isinstance(effect, e.WriteCollectives):
+            self._steps.write_collectives(effect.local_rank, self._workers.group_of(effect.local_rank))
         elif isinstance(effect, c.ANSWERS):
             self._answer_agent(effect)
         elif isinstance(effect, c.ForwardSignal):

@@ -48,6 +48,11 @@ class TorchrunSteps:
             return "it has ended"
         return self._folder.pages[local_rank].dump_stacks(group)
 
+    def write_collectives(self, local_rank: int, group: Optional[int]) -> None:
+        """Make the worker write its newest collectives, if it can."""
+        if self._folder is not None and group is not None:
+            self._folder.pages[local_rank].write_collectives(group)
+
     def end(self) -> None:
         folder, self._folder = self._folder, None  # the session's thread and the program's end may both call this
         if folder is not None:
