@@ -69,7 +69,7 @@ LOCAL = (
         "Hang",
         "ranks 0-1, 3 wait in torch.distributed, and its stack is elsewhere",
         "open_data",
-        ("--start-timeout", "8"),
+        ("--start-timeout", "15"),
     ),
     LocalFault(
         "hang in a collective",
@@ -86,7 +86,7 @@ LOCAL = (
         "a worker process of rank 2's DataLoader does not return",
         (2,),
         "Hang",
-        "ranks 0-1, 3 wait in all_reduce 5 of group 0 (default_pg), and it has not entered it",
+        "ranks 0-1, 3 wait in all_reduce 6 of group 0 (default_pg), and it has not entered it",
         "_try_get_data",
         ("--step-timeout", "4"),
     ),
