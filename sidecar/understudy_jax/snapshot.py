@@ -105,11 +105,13 @@ def _pack(state: Any) -> tuple[bytes, Sequence[Part]]:
 
     try:
         found, treedef = jax.tree_util.tree_flatten_with_path(state)
-    except (TypeError, ValueError) as error:  # for example a dict whose keys cannot be sorted
+        names = [_name(path) for path, _ in found]
+        tree = _described(treedef, iter(range(len(found))), "state")
+    except (TypeError, ValueError) as error:  # dict keys that cannot be sorted, or numbers too long to be a text
         raise UnsuitableState(f"jax cannot flatten the state: {error}") from error
     parts: list[Part] = []
-    leaves = [{"path": _name(path), **_described_leaf(value, _name(path), parts)} for path, value in found]
-    content = {"tree": _described(treedef, iter(range(len(leaves))), "state"), "leaves": leaves}
+    leaves = [{"path": name, **_described_leaf(value, name, parts)} for name, (_, value) in zip(names, found)]
+    content = {"tree": tree, "leaves": leaves}
     text = json.dumps(content, separators=(",", ":"))
     return FORMAT + text.encode("ascii"), parts
 

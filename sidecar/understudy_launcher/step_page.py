@@ -28,7 +28,7 @@ _AREA = struct.Struct("44q")
 _BLANK = _WORDS.pack(MAGIC, 0, 0, -1, 0, 0, 0, 0, 0) + bytes(_AREA.size)
 _NEW_PAGE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _CHUNK = 1 << 12
-_COUNTED = -2  # in place of the total: see understudy_torch/progress.py
+_COUNTED = -(1 << 63)  # in place of the total: see understudy_torch/progress.py
 #: The worker gets high descriptor numbers, which no file that a script opens gets by chance: in a child that has closed
 #: them, a low number would soon belong to another file.
 _FROM = 200

@@ -42,7 +42,7 @@ MAGIC = 0x75_6E_64_73_74_65_70_31
 AREA_AT = 9  # the words of collectives.py
 PAGE_BYTES = 8 * (AREA_AT + collectives.AREA_WORDS)
 #: In place of a total: step() is called for the script, with the number of its steps in this round.
-COUNTED = -2
+COUNTED = -(1 << 63)
 _CALLS, _STEP, _TOTAL, _AT, _PID, _SIGNAL, _FIRST, _COLLECTIVES_SIGNAL = range(1, 9)
 _NO_PAGE = (OSError, ValueError, OverflowError, KeyError)
 

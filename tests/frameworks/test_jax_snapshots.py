@@ -270,13 +270,26 @@ def _donated() -> Any:
         (lambda np: {"a": [Custom()]}, "test_jax_snapshots.Custom, which cannot be restored: save its content"),
         (lambda np: {("a", "b"): 1}, "state has a builtins.tuple, which cannot be restored"),
         (lambda np: {"a": 1, 2: 3}, "jax cannot flatten the state"),
+        (lambda np: {10**5000: 1}, "jax cannot flatten the state"),
+        (lambda np: {10**5000: None}, "jax cannot flatten the state"),
         (lambda np: {"a": np.array(["text"])}, "state['a'] is an array of dtype('<U4'): expected numbers"),
         (lambda np: {"a": np.zeros(2, ">f4")}, "state['a'] is an array of dtype('>f4'): expected numbers in the byte"),
         (lambda np: {"a": np.array([Custom()])}, "state['a'] is an array of dtype('O')"),
         (lambda np: {"a": np.zeros(2, "M8[s]")}, "state['a'] is an array of dtype('<M8[s]')"),
         (lambda np: {"a": _donated()}, "state['a'] was donated to a function (donate_argnums)"),
     ],
-    ids=["an object", "a key", "keys of two kinds", "texts", "byte order", "objects", "times", "donated"],
+    ids=[
+        "an object",
+        "a key",
+        "keys of two kinds",
+        "a key too long for a text",
+        "the same without a leaf",
+        "texts",
+        "byte order",
+        "objects",
+        "times",
+        "donated",
+    ],
 )
 def test_a_state_that_cannot_be_restored_fails_its_save_with_its_place(
     rounds: Rounds, worker: Worker, capfd: pytest.CaptureFixture[str], state: Callable[[Any], Any], said: str

@@ -141,7 +141,7 @@ def test_the_largest_total_is_reported(files: StepFiles) -> None:
 
 @pytest.mark.parametrize(
     "total",
-    [1 << 53, 1 << 63, -(1 << 63) - 1, 10**5000, -7, float("inf"), float("nan"), "seven", [], Tensor()],
+    [1 << 53, 1 << 63, -(1 << 63) - 1, 10**5000, -7, -2, float("inf"), float("nan"), "seven", [], Tensor()],
     ids=type,
 )
 def test_a_total_that_is_no_number_of_steps_counts_as_unknown_and_the_step_is_reported(
@@ -151,7 +151,7 @@ def test_a_total_that_is_no_number_of_steps_counts_as_unknown_and_the_step_is_re
     assert (newest(files).step, rings(files)) == (4, 1)
     understudy_torch.step(5, total)
     seen = newest(files)
-    assert (seen.calls, seen.step, seen.total) == (2, 5, None)
+    assert (seen.calls, seen.step, seen.total, seen.is_counted) == (2, 5, None, False)
 
 
 def test_a_first_step_with_a_total_of_an_endless_training_rings_the_bell(files: StepFiles) -> None:
