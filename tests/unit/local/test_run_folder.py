@@ -21,7 +21,7 @@ KEPT = 5
 @pytest.fixture(autouse=True)
 def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """With a short path, because of sockets."""
-    with tempfile.TemporaryDirectory(prefix="understudy-", dir="/tmp") as folder:  # noqa: S108: only its owner can access it
+    with tempfile.TemporaryDirectory(prefix="understudy-", dir="/tmp") as folder:
         monkeypatch.setattr("tempfile.tempdir", folder)
         yield Path(folder)
 
