@@ -59,7 +59,7 @@ def _cell(record: Record | None) -> str:
     if record is None:
         return ""
     if record.median is None:
-        return f"not within {record.min:g} ({tries(record)})"
+        return f"not within {record.min:.3g} ({tries(record)})"
     longest = "∞" if record.max is None else number(record.max)
     return f"{number(record.median)} [{number(record.min)} … {longest}] ({record.runs})"
 
