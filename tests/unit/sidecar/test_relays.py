@@ -210,9 +210,9 @@ async def test_a_relay_at_the_address_of_a_service_chooses_the_pod_that_answers(
         dialing(relay.address._replace(is_pod=False)) as calls,
     ):
         # when the relay forwards the call to a coordinator of its choice
-        await until(lambda: calls.ups)
+        await until(lambda: calls.ups and served.handler.links)
         # then the coordinator accepts it
-        assert len(served.handler.links) == 1
+        assert (len(calls.ups), len(served.handler.links)) == (1, 1)
 
 
 class Holder:
