@@ -214,7 +214,7 @@ def as_user(server: "ApiServer", user: str, *words: str, stdin: str = "") -> str
 
 
 def creates(user: str, *manifests: Raw) -> Attack:
-    text = "\n---\n".join(map(json.dumps, manifests))
+    text = yaml.safe_dump_all(manifests)
     return lambda server: as_user(server, user, "create", "-f", "-", stdin=text)
 
 
