@@ -7,6 +7,7 @@ import pytest
 from tests.integration.operator.kube import Kube, Raw
 from tests.integration.operator.process import OperatorProcess
 from tests.integration.operator.training import NAME, Training
+from tests.integration.versions import minor
 from understudy_operator.plan.facts import keys
 from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_protocol import pod as names
@@ -43,7 +44,9 @@ class Jobs:
     async def ends(self, name: str, kind: str, **end: str) -> None:
         first = {"Complete": "SuccessCriteriaMet", "Failed": "FailureTarget"}[kind]
         times = {"lastProbeTime": AT, "lastTransitionTime": AT}
-        conditions = [{"type": x, "status": "True", **times, **end} for x in (first, kind)]
+        # Before 1.31, only a Job with a successPolicy has SuccessCriteriaMet.
+        kinds = (kind,) if kind == "Complete" and minor() < 31 else (first, kind)
+        conditions = [{"type": x, "status": "True", **times, **end} for x in kinds]
         done = {"completionTime": AT} if kind == "Complete" else {}
         status = {"startTime": AT, **done, "conditions": conditions}
         await self.kube.call("PATCH", f"jobs/{name}/status", {"status": status})
