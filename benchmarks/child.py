@@ -88,7 +88,8 @@ class Child:
         deadline = time.monotonic() + limit_s
         while b"\n" not in self._buffer:
             if not self._selector.select(max(0.0, deadline - time.monotonic())):
-                raise Unfinished(f"{self.name} did not answer within {limit_s:.0f} s; its log: {self.log}", limit_s)
+                log = self.log.relative_to(CHECKOUT)  # this text is stored with the results
+                raise Unfinished(f"{self.name} did not answer within {limit_s:.0f} s; its log: {log}", limit_s)
             read = os.read(self._stdout.fileno(), 1 << 16)
             if not read:
                 raise self._failure()

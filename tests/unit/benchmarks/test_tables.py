@@ -8,7 +8,7 @@ from benchmarks.tables import goal_rows, markdown, plain, record_rows
 
 UNDERSTUDY = Record("understudy", "next-round", 1024, "seconds", "s", 0.05, 0.0456, 1.25, 5)
 PEER = Record("nvrx", "next-round", 1024, "seconds", "s", 3.0, 1.5, 123.4, 5)
-NEVER = Record("torch-dynamic", "next-round", 1024, "seconds", "s", None, 220.0, None, 1)
+NEVER = Record("torch-dynamic", "next-round", 1024, "seconds", "s", None, 219.998, None, 1)
 
 
 def test_a_row_has_all_systems_ours_first() -> None:
