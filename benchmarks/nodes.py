@@ -140,9 +140,7 @@ class Cluster(Api):
         job, members = read_job(raw), []
         for index, node in enumerate(nodes):
             rank = index if index < len(nodes) - 1 else None
-            pod = pod_manifest(
-                job, index=rank, serial=f"s-{index}", coordinator_address="10.0.0.7:8478", sidecar_image=IMAGE
-            )
+            pod = pod_manifest(job, index=rank, serial=f"s-{index}", facts="facts", sidecar_image=IMAGE)
             sidecar = {"name": names.SIDECAR_CONTAINER, "started": True, "state": {"running": {}}}
             pod["spec"]["nodeName"] = node
             pod["status"] = {"phase": "Running", "podIP": "10.1.0.1", "initContainerStatuses": [sidecar]}

@@ -64,7 +64,7 @@ def _remove_variables(pod: Raw) -> None:
 
 
 def _remove_volumes(pod: Raw) -> None:
-    own = {names.SHARED_VOLUME, names.STATE_VOLUME, names.KEY_VOLUME, names.VERDICT_VOLUME}
+    own = {names.SHARED_VOLUME, names.STATE_VOLUME, names.POD_VOLUME}
     spec = pod["spec"]
     spec["volumes"] = _unnamed(spec["volumes"], own)
     spec["containers"][0]["volumeMounts"] = _unnamed(spec["containers"][0]["volumeMounts"], own)

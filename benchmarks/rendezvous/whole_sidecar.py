@@ -108,7 +108,7 @@ def main() -> None:
     requests = parser.parse_args()
     process_setup.prepare()
     logging.basicConfig(level=logging.INFO, format="%(created).6f %(levelname)s %(message)s", stream=sys.stderr)
-    records.install_launcher = lambda folder, shipped=requests.folder: None  # there is no image from which to copy it
+    records.install_launcher = lambda *_: None  # there is no image from which to copy it
     sidecar = Sidecar(settings(requests))
     if requests.profile is None:
         run(_run(sidecar))

@@ -17,12 +17,14 @@ from understudy_launcher.log_process import Logs
 from understudy_launcher.loop import LauncherSettings, Loop
 from understudy_launcher.phases import OnSigterm
 from understudy_launcher.snapshot_storage import StorageSettings
-from understudy_protocol import pod
+from understudy_protocol import files, pod
 
 USAGE, BROKEN, MISCONFIGURED = 64, 70, 78
 #: Modules that every training with torch imports, some of them only in its first step.
 DEFAULT_PRELOAD = "torch,torch.distributed,torch._dynamo,numpy"
 DEFAULT_GRACE_S = "30"  # Kubernetes' own
+#: The most bytes of the job's variables: they come from a Secret, and the API server accepts no larger one.
+_VARIABLES_BYTES = 1 << 20
 
 
 class SettingError(ValueError):
@@ -37,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         logs.write_line("expected a command: launcher.pyz -- COMMAND [ARGUMENT]…")
         return USAGE
     try:
-        settings = read_settings(command, os.environ)
+        settings = read_settings(command, read_environment(os.environ))
     except SettingError as error:
         logs.write_line(str(error))
         return MISCONFIGURED
@@ -49,6 +51,22 @@ def main(arguments: Sequence[str]) -> int:
     logs.finish()
     # Python's own shutdown is not needed, and on a faulty node it takes longer than the rest of the exit
     os._exit(code)
+
+
+def read_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """The pod's variables, and those of the job, which the sidecar writes before the trainer container starts. A pool's
+    spare and an injected pod have no such file: all their variables are in the pod. Raises SettingError.
+    """
+    file = os.path.join(env.get(pod.ENV_SHARED_FOLDER) or pod.SHARED_FOLDER, pod.VARIABLES_FILE)
+    try:
+        of_job = json.loads(files.read_file(file, _VARIABLES_BYTES))
+    except FileNotFoundError:
+        return dict(env)
+    except (OSError, ValueError, RecursionError) as error:
+        raise SettingError(f"{file}: cannot be read: {error}") from None
+    if not isinstance(of_job, dict) or not all(isinstance(value, str) for value in of_job.values()):
+        raise SettingError(f"{file}: expected a JSON object with texts, which the sidecar writes")
+    return {**env, **of_job}
 
 
 def read_settings(command: Sequence[str], env: Mapping[str, str]) -> LauncherSettings:

@@ -13,10 +13,6 @@ from understudy_protocol import pod
 from understudy_protocol.launcher import StartWorkers, TakeOver
 
 _INTERNAL = (
-    pod.ENV_JOB,
-    pod.ENV_COORDINATOR,
-    pod.ENV_POD_NAME,
-    pod.ENV_POD_UID,
     pod.ENV_POD_IP,
     pod.ENV_NODE,
     pod.ENV_INDEX,
@@ -25,9 +21,8 @@ _INTERNAL = (
     pod.ENV_STATE_FOLDER,
     pod.ENV_TEMPLATE_VARIABLES,
     pod.ENV_SHARED_FOLDER,
-    pod.ENV_KEY_FOLDER,
+    pod.ENV_POD_FOLDER,
     pod.ENV_SHIPPED_FOLDER,
-    pod.ENV_VERDICT_FOLDER,
     pod.ENV_LISTEN,
     pod.ENV_PORT,
     pod.ENV_MODE,

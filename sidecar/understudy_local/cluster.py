@@ -34,6 +34,7 @@ from understudy_operator.plan.facts.status import JobStatus
 from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, PatchPod, Plan, RecoveryHistory, Unfollow
 from understudy_operator.plan.leadership.coordination import JOB_DELETED
 from understudy_operator.plan.manifests.object_names import membership_secret_name
+from understudy_operator.plan.manifests.shape import facts_secret_name, job_facts_json
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.status.recovery_history import (
     CreateRecovery,
@@ -100,10 +101,7 @@ class LocalCluster:
 
     async def run(self) -> int:
         """Run until the job and its processes have ended. Return the exit code."""
-        operator_key = self._keyring.operator_public()
-        (self.folder.key / names.KEY_FILE).write_text(self._key)
-        (self.folder.key / names.OPERATOR_KEY_FILE).write_text(operator_key)
-        me = SidecarIdentity("", self._address(0), bytes.fromhex(operator_key))
+        me = SidecarIdentity("", self._address(0), bytes.fromhex(self._keyring.operator_public()))
         server = Server(self._directory, me, bytes.fromhex(self._key), self.uid)
         await server.listen(names.COORDINATOR_PORT, self._address(0))
         try:
@@ -208,7 +206,7 @@ class LocalCluster:
         if self._failed_to_start() and not self._ending:
             self._fail()
         plan = reconcile(self._observe(job), IMAGE, now)
-        self._execute(plan)
+        self._execute(job, plan)
         await self._follow(plan.link)
         self.changed()
         if process.end_orphans() or self._waits_for_node:
@@ -223,14 +221,21 @@ class LocalCluster:
             coordination=self._coordination if self._link is None else self._link.coordination,
             keyring=self._keyring,
             has_hostnames_service=True,
-            coordinator_address=f"{self._address(0)}:{names.COORDINATOR_PORT}",
+            coordinator_address=self._directory_address,
             entropy=secrets.token_hex(8),
+            # Their files are in the run's folder.
             secret_writes=SecretWrites(
-                {membership_secret_name(job): self.started_at}
-            ),  # the key is in the run's folder
+                dict.fromkeys(
+                    (membership_secret_name(job), facts_secret_name(job, self._directory_address)), self.started_at
+                )
+            ),
         )
 
-    def _execute(self, plan: Plan) -> None:
+    @property
+    def _directory_address(self) -> str:
+        return f"{self._address(0)}:{names.COORDINATOR_PORT}"
+
+    def _execute(self, job: Job, plan: Plan) -> None:
         if plan.status is not None:
             self.status = plan.status
         if plan.recoveries is not None:
@@ -239,7 +244,7 @@ class LocalCluster:
         for intent in plan.pods:
             match intent:
                 case CreatePod(manifest):
-                    self._create_pod(manifest)
+                    self._create_pod(job, manifest)
                 case DeletePod(name, _, grace_s, reason) if name in self.pods:
                     self._delete(self.pods[name], grace_s, reason)
                 case PatchPod(name, labels, annotations) if name in self.pods:
@@ -270,14 +275,16 @@ class LocalCluster:
             text = text.replace(f"{pod.place.pod_name} (node {node})", node).replace(pod.place.pod_name, node)
         return text
 
-    def _create_pod(self, manifest: Mapping[str, Any]) -> None:
+    def _create_pod(self, job: Job, manifest: Mapping[str, Any]) -> None:
         name = manifest["metadata"]["name"]
         index = manifest["metadata"]["annotations"].get(names.ANNOTATION_GROUP_RANK)
         node = self._node_for(None if index is None else self._nodes[int(index)])
         if node is None:
             self._waits_for_node = True
             return  # the next reconcile plans it again
-        self.pods[name] = self._pod(manifest, self._place(name, node))
+        place = self._place(name, node)
+        self._write_own_files(job, place)
+        self.pods[name] = self._pod(manifest, place)
 
     def _node_for(self, own: str | None) -> str | None:
         used = {pod.place.node: pod.deleting for pod in self.pods.values() if pod.holds_node}
@@ -292,10 +299,17 @@ class LocalCluster:
             node=node,
             ip=self._address(self._addresses),
             folder=folder.pod(name),
-            key_folder=folder.key,
+            pod_folder=folder.own(name),
             shipped=folder.shipped,
             devices=written.devices_of(self._nodes.index(node), len(self._nodes), self.options.nproc, self._devices),
         )
+
+    def _write_own_files(self, job: Job, place: PodPlacement) -> None:
+        """Only this user can access the run's folder."""
+        place.pod_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        facts = job_facts_json(job, self._directory_address)
+        for file, text in written.pod_files(place, self._key, self._keyring.operator_public(), facts).items():
+            (place.pod_folder / file).write_text(text)
 
     def _pod(self, manifest: Mapping[str, Any], place: PodPlacement) -> LocalPod:
         return LocalPod(manifest, place, self._enqueue, *self._output.of_pod(place.node, self.folder.log(place.node)))

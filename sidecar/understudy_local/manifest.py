@@ -26,9 +26,20 @@ class PodPlacement:
     node: str
     ip: str
     folder: Path
-    key_folder: Path
+    pod_folder: Path  # of the files that a kubelet would write
     shipped: Path
     devices: tuple[str, ...] | None = None
+
+
+def pod_files(place: PodPlacement, key: str, operator_key: str, facts: str) -> dict[str, str]:
+    """The files that a kubelet would write for the pod's sidecar, with their texts."""
+    return {
+        names.KEY_FILE: key,
+        names.OPERATOR_KEY_FILE: operator_key,
+        names.JOB_FILE: facts,
+        names.POD_NAME_FILE: place.pod_name,
+        names.POD_UID_FILE: place.pod_uid,
+    }
 
 
 def sidecar_environment(manifest: Manifest, place: PodPlacement, own: Mapping[str, str]) -> dict[str, str]:
@@ -37,7 +48,7 @@ def sidecar_environment(manifest: Manifest, place: PodPlacement, own: Mapping[st
     ours = {
         names.ENV_SHARED_FOLDER: str(place.folder),
         names.ENV_LISTEN: place.ip,
-        names.ENV_KEY_FOLDER: str(place.key_folder),
+        names.ENV_POD_FOLDER: str(place.pod_folder),
         names.ENV_STATE_FOLDER: str(place.folder),
         names.ENV_SHIPPED_FOLDER: str(place.shipped),
     }
@@ -70,12 +81,7 @@ def _trainer(manifest: Manifest) -> Manifest:
 
 
 def _variables(container: Manifest, place: PodPlacement) -> dict[str, str]:
-    fields = {
-        "metadata.name": place.pod_name,
-        "metadata.uid": place.pod_uid,
-        "status.podIP": place.ip,
-        "spec.nodeName": place.node,
-    }
+    fields = {"status.podIP": place.ip, "spec.nodeName": place.node}
     value = {}
     for entry in container["env"]:
         source = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")

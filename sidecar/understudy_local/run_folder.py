@@ -1,7 +1,8 @@
 """The files of a run: one folder for each run, from which other processes learn which runs are active.
 
     NAME/control.sock     the socket for `understudy local kill`
-    NAME/key/, shipped/   the job's key; the files that a sidecar image ships
+    NAME/own/POD/         the files of a pod's sidecar: keys, the job's facts, the pod's name and uid
+    NAME/shipped/         the files that a sidecar image ships
     NAME/pods/POD/        a pod's shared folder
     NAME/logs/POD.log     the lines of its launcher, its sidecar and its workers
     NAME/objects.json     after the end: the job and its pods, as run_objects.described has them
@@ -48,9 +49,9 @@ class RunFolder:
     def control(self) -> Path:
         return self.path / CONTROL
 
-    @property
-    def key(self) -> Path:
-        return self.path / "key"
+    def own(self, pod: str) -> Path:
+        """The folder of the files that a kubelet would write for the pod's sidecar."""
+        return self.path / "own" / pod
 
     @property
     def shipped(self) -> Path:
@@ -81,7 +82,7 @@ class RunFolder:
     def clear(self) -> None:
         """After the run: only its logs and its last state remain."""
         self.control.unlink(missing_ok=True)
-        for folder in (self.key, self.shipped, self.path / "pods"):
+        for folder in (self.path / "own", self.shipped, self.path / "pods"):
             shutil.rmtree(folder, ignore_errors=True)
         if self.path in _locks:
             os.close(_locks.pop(self.path))
@@ -105,7 +106,7 @@ def make(name: str) -> RunFolder:
         if not _has_ended(run):
             raise UsageError(f"--name {name}: an active run has this name. End that run, or choose another name")
         shutil.rmtree(run.path, ignore_errors=True)
-        for folder in (run.path, run.key, run.shipped, run.logs):
+        for folder in (run.path, run.shipped, run.logs):
             folder.mkdir(mode=0o700)
         _locks[run.path] = _open_folder(run.path)
         fcntl.flock(_locks[run.path], fcntl.LOCK_EX)

@@ -3,7 +3,7 @@
 They are in one place, so that the two sides cannot differ.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Optional
 
 from understudy_protocol.enums import OnFailedUpdate, Proactive
@@ -58,11 +58,18 @@ SIDECAR_CONTAINER = "understudy-sidecar"
 SHARED_VOLUME = "understudy"
 SHARED_FOLDER = "/understudy"  # memory-backed emptyDir of sidecar and trainer
 SHM_VOLUME, SHM_FOLDER = "understudy-shm", "/dev/shm"  # noqa: S108 - a volume of the trainer container (launcher.sharedMemory)
-KEY_VOLUME = "understudy-membership"
-KEY_FOLDER = "/understudy-key"  # mounted in the sidecar only
+
+#: Kubernetes mounts the pod's service account here into each container, unless another volume is mounted here.
+SERVICE_ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+#: The sidecar's own files, which the kubelet writes: from Secrets, and from fields of the pod. Only the sidecar mounts
+#: the volume. In its place, the sidecar would have the token of the service account.
+POD_VOLUME, POD_FOLDER = "understudy-pod", SERVICE_ACCOUNT_FOLDER
 KEY_FILE = "key"
-OPERATOR_KEY_FILE = "operator.pub"  # beside the key: the operator's public X25519 key, 64 hexadecimal digits
-INJECTED_FILE = "injected.json"  # InjectedFacts as JSON, beside the key: not known yet when the pod is created
+OPERATOR_KEY_FILE = "operator.pub"  # the operator's public X25519 key, 64 hexadecimal digits
+JOB_FILE = "job.json"  # JobFacts as JSON
+POD_NAME_FILE, POD_UID_FILE = "name", "uid"
+VERDICT_ANNOTATION_FILE = "verdict"  # the pod's ANNOTATION_NODE_VERDICT, which the kubelet keeps up to date
 
 GATEWAY_CONTAINER = "understudy-gateway"  # in front of a rollout server
 GATEWAY_VOLUME = "understudy-gateway"  # memory-backed: a gateway's state of the weights, for its next process
@@ -79,16 +86,11 @@ NODE_VOLUME = "understudy-node"
 NODE_FOLDER = "/understudy-node"  # in the sidecar only: the node's folder of faults.nodeFile, read-only
 
 ANNOTATION_NODE_VERDICT = f"{GROUP}/node-verdict"  # of a pod: a membership.NodeVerdict, for pods without a coordinator
-VERDICT_VOLUME = "understudy-verdict"
-VERDICT_FOLDER = "/understudy-verdict"  # in the sidecar only: the pod's annotation as a file, which the kubelet keeps
-ANNOTATED_VERDICT_FILE = "verdict"
-
-#: Kubernetes mounts the pod's service account here into each container, unless another volume is mounted here.
-SERVICE_ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 #: The extended resource. A waiting pod must see as many devices as it requested.
 DEVICES = "nvidia.com/gpu"
 
+VARIABLES_FILE = "variables.json"  # in the shared folder: JobFacts.variables, for the launcher
 VERDICT_FILE = "verdict.json"  # a membership.NodeVerdict, written by the sidecar and read by the launcher
 COPIES_SOCKET = "copies.sock"  # in the shared folder: the launcher passes its memory for snapshots to the sidecar
 LAUNCHER_SOCKET = "sidecar.sock"
@@ -112,23 +114,18 @@ def health_port(membership_port: int) -> int:
     return membership_port + HEALTH_PORT - COORDINATOR_PORT
 
 
-ENV_JOB = "UNDERSTUDY_JOB"  # JobShape as JSON
-ENV_COORDINATOR = "UNDERSTUDY_COORDINATOR"  # host:port of the coordinator's Service
-ENV_POD_NAME = "UNDERSTUDY_POD_NAME"
-ENV_POD_UID = "UNDERSTUDY_POD_UID"
 ENV_PORT = "UNDERSTUDY_MEMBERSHIP_PORT"  # that the sidecar listens on, with hostNetwork; COORDINATOR_PORT unless set
 ENV_POD_IP = "UNDERSTUDY_POD_IP"
 ENV_NODE = "UNDERSTUDY_NODE"
-ENV_INDEX = "UNDERSTUDY_INDEX"  # empty for a spare
-ENV_PLACE = "UNDERSTUDY_PLACE"  # of an injected pod, in place of the job, the coordinator and the index
+ENV_INDEX = "UNDERSTUDY_INDEX"  # not set: a spare
+ENV_PLACE = "UNDERSTUDY_PLACE"  # of an injected pod, in place of the index
 VARIABLES_PREFIX = "UNDERSTUDY_"  # of all of these, and of one that users set: ENV_AUTOMATIC_STEPS
 ENV_TEMPLATE_VARIABLES = "UNDERSTUDY_TEMPLATE_VARIABLES"  # of a pool's spare: its template's names, a JSON list
-ENV_POOL = "UNDERSTUDY_POOL"  # of a pool's spare, in place of the job, the coordinator and the index: the pool's uid
+ENV_POOL = "UNDERSTUDY_POOL"  # of a pool's spare, which has no job yet: the pool's uid
 ENV_DEVICES = "UNDERSTUDY_DEVICES"  # number of devices that the trainer requested; not set: none
 ENV_STATE_FOLDER = "UNDERSTUDY_STATE_FOLDER"  # STATE_FOLDER unless set
 ENV_SHARED_FOLDER = "UNDERSTUDY_FOLDER"
-ENV_KEY_FOLDER = "UNDERSTUDY_KEY_FOLDER"  # KEY_FOLDER unless set; not set in a pod
-ENV_VERDICT_FOLDER = "UNDERSTUDY_VERDICT_FOLDER"  # VERDICT_FOLDER unless set; not set in a pod
+ENV_POD_FOLDER = "UNDERSTUDY_POD_FOLDER"  # POD_FOLDER unless set; not set in a pod
 ENV_SHIPPED_FOLDER = "UNDERSTUDY_SHIPPED_FOLDER"  # files that the sidecar copies into the shared folder
 ENV_LISTEN = "UNDERSTUDY_LISTEN"  # the one address that the sidecar listens on; all unless set
 ENV_MODE = "UNDERSTUDY_MODE"  # Auto: if the command calls torchrun, the launcher runs the workers of that call
@@ -173,7 +170,7 @@ ENV_ROLLOUTS_SOCKET = "UNDERSTUDY_ROLLOUTS_SOCKET"  # for workers of a job with 
 
 @dataclass(frozen=True)
 class JobShape:
-    """The job's settings, which every sidecar gets when its pod is created: any member may become the coordinator."""
+    """The job's settings, which every sidecar has: any member may become the coordinator."""
 
     uid: str
     namespace: str
@@ -186,7 +183,7 @@ class JobShape:
     spare_timeout_s: float = 30.0  # how long a vacant rank of an elastic job waits for a spare
     fence_s: float = 30.0  # after this time without a coordinator a member stops its workers; 0: never
     backoff_max_s: float = 30.0  # longest wait before a round, after rounds that failed at their start; 0: no wait
-    grace_s: float = 30.0  # the pods' termination grace period
+    grace_s: float = 30.0  # the longest termination grace period of the pods
     replica_groups: tuple[tuple[int, ...], ...] = ()  # group ranks that have the same shards; (): not known
     in_place_max_per_pod: Optional[int] = None  # restarts of one pod's workers before its eviction; None: any
     on_failed_update: Optional[OnFailedUpdate] = None  # None: the job has no rollouts
@@ -212,12 +209,13 @@ class PodGroup:
 
 
 @dataclass(frozen=True)
-class InjectedFacts:
-    """The facts about the job of an injected pod. The operator writes them into the Secret, beside the key."""
+class JobFacts:
+    """What the sidecars of a job's pods have to know. The operator writes it into a Secret."""
 
     shape: JobShape
-    coordinator: str  # host:port of its Service
-    groups: tuple[PodGroup, ...]
+    coordinator: str  # host:port of the coordinator's Service: its ClusterIP, so that no recovery needs DNS
+    groups: tuple[PodGroup, ...] = ()  # of an injected job
+    variables: dict[str, str] = field(default_factory=dict)  # for the launcher; those of an injected pod are in the pod
 
 
 @dataclass(frozen=True)

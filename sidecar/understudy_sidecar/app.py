@@ -123,7 +123,7 @@ class Sidecar:
         """Serve until the job or the pod has ended."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._on_sigterm)
         folder = self._settings.folder
-        records.install_launcher(folder, self._settings.shipped)
+        records.install_launcher(folder, self._settings.shipped, self._settings.variables)
         unix_server = await self._launcher.listen(folder / pod.LAUNCHER_SOCKET)
         workers = None
         if self._settings.shape.on_failed_update is not None:
@@ -146,7 +146,7 @@ class Sidecar:
         probes = await health.listen(pod.health_port(port), self._settings.listen, metrics=self._metrics_text)
         node_file = watch_node_file(self._settings.nologin, self._on_node_file)
         annotation = AnnotationFile(
-            self._settings.verdict_folder, lambda verdict: self._handle(VerdictAnnotated(verdict))
+            self._settings.verdict_file, lambda verdict: self._handle(VerdictAnnotated(verdict))
         )
         annotation.start()
         log.info("listens as pod %s on node %s", self._settings.pod_name, self._settings.node)

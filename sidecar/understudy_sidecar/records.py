@@ -4,6 +4,7 @@ Two volumes, and every program that opens a file there uses understudy_protocol/
 
     shared folder (the trainer writes there too)    written by    read by
       launcher.pyz, launch…, python/                sidecar       trainer container
+      variables.json                                sidecar       launcher
       verdict.json                                  sidecar       launcher, torchrun's agent, exit_on_fault()
       sidecar.sock, rollouts.sock                   sidecar       launcher, torchrun's agent, workers
       errors-UID/                                   workers       launcher
@@ -17,10 +18,12 @@ the termination message, so that the operator can read it from one finished pod 
 cannot be read is an error: a process that ignored it could vote twice, or serve a second job.
 """
 
+import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 from understudy_protocol import files, pod, wire
@@ -54,9 +57,15 @@ class CannotRead(Exception):
     """A file in the state folder is not one that a sidecar wrote. The text never quotes the file."""
 
 
-def install_launcher(folder: Path, shipped: Path = SHIPPED_FILES) -> None:
-    """Copy launcher, entry script and the workers' Python folder into the shared volume. Raises OSError."""
+def install_launcher(
+    folder: Path, shipped: Path = SHIPPED_FILES, variables: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Copy launcher, entry script and the workers' Python folder into the shared volume, and write the variables for
+    the launcher. Raises OSError.
+    """
     files.install_folder(shipped, folder)
+    if variables:
+        files.write_file(folder / pod.VARIABLES_FILE, json.dumps(dict(variables)).encode())
 
 
 def record_close(folder: Path, close: Close, termination_log: Path = TERMINATION_LOG) -> None:

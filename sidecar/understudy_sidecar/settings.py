@@ -1,15 +1,15 @@
-"""Settings from the operator, in the environment and the mounted Secret. Read once, at the start."""
+"""Settings from the operator, in the environment and in the folder of the pod's own files. Read once, at the start."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from understudy_protocol import files, pod
 from understudy_protocol.addresses import with_port
 from understudy_protocol.launcher import TakeOver
 from understudy_protocol.order import Order
-from understudy_protocol.pod import InjectedFacts, JobShape, group_rank, read_place
+from understudy_protocol.pod import JobFacts, JobShape, group_rank, read_place
 from understudy_protocol.sessions import KEY_BYTES
 from understudy_protocol.wire import from_plain
 from understudy_sidecar.records import SHIPPED_FILES
@@ -42,11 +42,12 @@ class Settings:
     grace_s: float
     listen: str | None = None  # the one address to listen on; None: all
     shipped: Path = SHIPPED_FILES
-    verdict_folder: Path = Path(pod.VERDICT_FOLDER) / pod.ANNOTATED_VERDICT_FILE
+    verdict_file: Path = Path(pod.POD_FOLDER) / pod.VERDICT_ANNOTATION_FILE  # the annotation's text
     nologin: str = ""  # a file on the node whose existence makes the node faulty; "": none is watched
     take_over: TakeOver | None = None  # for the launcher of a pod that was a pool's spare
     claims: Claimable | None = None  # answers claims on such a pod
     port: int = pod.COORDINATOR_PORT  # to listen on
+    variables: Mapping[str, str] = field(default_factory=dict)  # for the launcher
 
     @property
     def address(self) -> str:
@@ -70,7 +71,7 @@ class SpareSettings:
     grace_s: float
     listen: str | None = None
     shipped: Path = SHIPPED_FILES
-    verdict_folder: Path = Path(pod.VERDICT_FOLDER) / pod.ANNOTATED_VERDICT_FILE
+    verdict_file: Path = Path(pod.POD_FOLDER) / pod.VERDICT_ANNOTATION_FILE  # the annotation's text
     port: int = pod.COORDINATOR_PORT
 
     @property
@@ -80,40 +81,41 @@ class SpareSettings:
 
 def read_settings(env: Mapping[str, str]) -> Settings:
     """Raises SettingsError, which names the missing variable or file."""
-    folder = Path(env.get(pod.ENV_KEY_FOLDER) or pod.KEY_FOLDER)
-    shape, address, index = _settings_of_injected(folder, env) if env.get(pod.ENV_PLACE) else _settings_from_env(env)
-    host, _, port = address.rpartition(":")
+    folder = pod_folder(env)
+    job = _job(folder / pod.JOB_FILE)
+    host, _, port = job.coordinator.rpartition(":")
     return Settings(
-        shape=shape,
+        shape=job.shape,
         key=_key(folder / pod.KEY_FILE, "the job's membership key"),
         operator_key=_key(folder / pod.OPERATOR_KEY_FILE, "the operator's public key"),
         coordinator_host=host,
         coordinator_port=int(port),
-        pod_uid=_need(env, pod.ENV_POD_UID),
-        pod_name=_need(env, pod.ENV_POD_NAME),
+        pod_uid=_own_field(folder / pod.POD_UID_FILE),
+        pod_name=_own_field(folder / pod.POD_NAME_FILE),
         node=_need(env, pod.ENV_NODE),
         ip=_need(env, pod.ENV_POD_IP),
-        index=index,
+        index=_index(env, job),
         folder=Path(env.get(pod.ENV_SHARED_FOLDER, pod.SHARED_FOLDER)),
         state=Path(env.get(pod.ENV_STATE_FOLDER) or pod.STATE_FOLDER),
         grace_s=float(env.get(pod.ENV_GRACE, "30")),
         listen=env.get(pod.ENV_LISTEN) or None,
         shipped=Path(env.get(pod.ENV_SHIPPED_FOLDER) or SHIPPED_FILES),
-        verdict_folder=Path(env.get(pod.ENV_VERDICT_FOLDER) or pod.VERDICT_FOLDER) / pod.ANNOTATED_VERDICT_FILE,
+        verdict_file=folder / pod.VERDICT_ANNOTATION_FILE,
         nologin=env.get(pod.ENV_NOLOGIN, ""),
         port=read_port(env),
+        variables=job.variables,
     )
 
 
 def read_spare(env: Mapping[str, str]) -> SpareSettings:
     """Raises SettingsError, which names the missing variable or file."""
-    folder = Path(env.get(pod.ENV_KEY_FOLDER) or pod.KEY_FOLDER)
+    folder = pod_folder(env)
     return SpareSettings(
         pool_uid=_need(env, pod.ENV_POOL),
         key=_key(folder / pod.KEY_FILE, "the pool's key"),
         operator_key=_key(folder / pod.OPERATOR_KEY_FILE, "the operator's public key"),
-        pod_uid=_need(env, pod.ENV_POD_UID),
-        pod_name=_need(env, pod.ENV_POD_NAME),
+        pod_uid=_own_field(folder / pod.POD_UID_FILE),
+        pod_name=_own_field(folder / pod.POD_NAME_FILE),
         node=_need(env, pod.ENV_NODE),
         ip=_need(env, pod.ENV_POD_IP),
         folder=Path(env.get(pod.ENV_SHARED_FOLDER, pod.SHARED_FOLDER)),
@@ -121,7 +123,7 @@ def read_spare(env: Mapping[str, str]) -> SpareSettings:
         grace_s=float(env.get(pod.ENV_GRACE, "30")),
         listen=env.get(pod.ENV_LISTEN) or None,
         shipped=Path(env.get(pod.ENV_SHIPPED_FOLDER) or SHIPPED_FILES),
-        verdict_folder=Path(env.get(pod.ENV_VERDICT_FOLDER) or pod.VERDICT_FOLDER) / pod.ANNOTATED_VERDICT_FILE,
+        verdict_file=folder / pod.VERDICT_ANNOTATION_FILE,
         port=read_port(env),
     )
 
@@ -145,7 +147,7 @@ def settings_of_claimed(spare: SpareSettings, order: Order, claims: Claimable) -
         grace_s=spare.grace_s,
         listen=spare.listen,
         shipped=spare.shipped,
-        verdict_folder=spare.verdict_folder,
+        verdict_file=spare.verdict_file,
         take_over=order.take_over,
         claims=claims,
         port=spare.port,
@@ -164,22 +166,32 @@ def read_port(env: Mapping[str, str]) -> int:
     return int(text)
 
 
-def _settings_from_env(env: Mapping[str, str]) -> tuple[JobShape, str, int | None]:
+def pod_folder(env: Mapping[str, str]) -> Path:
+    return Path(env.get(pod.ENV_POD_FOLDER) or pod.POD_FOLDER)
+
+
+def _index(env: Mapping[str, str], job: JobFacts) -> int | None:
+    if place := env.get(pod.ENV_PLACE):
+        return group_rank(read_place(place), job.groups, job.shape.actives)
     index = env.get(pod.ENV_INDEX, "")
-    shape = from_plain(JobShape, json.loads(_need(env, pod.ENV_JOB)))
-    return shape, _need(env, pod.ENV_COORDINATOR), int(index) if index else None
+    return int(index) if index else None
 
 
-def _settings_of_injected(folder: Path, env: Mapping[str, str]) -> tuple[JobShape, str, int | None]:
-    """The job's facts that the operator has found since the pod was created."""
-    file = folder / pod.INJECTED_FILE
-    facts = _read(file, "the operator's description of the job")
+def _job(file: Path) -> JobFacts:
+    text = _read(file, "the operator's description of the job")
     try:
-        injected = from_plain(InjectedFacts, json.loads(facts))
+        facts: JobFacts = from_plain(JobFacts, json.loads(text))
     except (ValueError, TypeError, RecursionError):  # their texts quote the file
-        raise SettingsError(f"{file}: expected an Injected as JSON, which the operator writes") from None
-    index = group_rank(read_place(env[pod.ENV_PLACE]), injected.groups, injected.shape.actives)
-    return injected.shape, injected.coordinator, index
+        raise SettingsError(f"{file}: expected a JobFacts as JSON, which the operator writes") from None
+    return facts
+
+
+def _own_field(file: Path) -> str:
+    """A field of the pod itself, which the kubelet writes."""
+    text = _read(file, f"the pod's {file.name}").decode(errors="replace")
+    if not text:
+        raise SettingsError(f"{file} is empty: expected the pod's {file.name}, which the kubelet writes")
+    return text
 
 
 def _key(path: Path, what: str) -> bytes:

@@ -16,7 +16,7 @@ from understudy_protocol import pod
 from understudy_protocol.membership import NodeVerdict
 from understudy_sidecar import health, records
 from understudy_sidecar.records import SHIPPED_FILES
-from understudy_sidecar.settings import read_port
+from understudy_sidecar.settings import pod_folder, read_port
 from understudy_sidecar.verdicts import INTERVAL_S, AnnotationFile, Verdicts, watch_node_file
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 class AloneSettings:
     folder: Path
     state: Path  # of files that only the sidecar may read and write
-    verdict_folder: Path  # the file with the annotation's text
+    verdict_file: Path  # the annotation's text
     shipped: Path
     look_every_s: float = INTERVAL_S
     nologin: str = ""
@@ -39,7 +39,7 @@ def read_alone(env: Mapping[str, str]) -> AloneSettings:
     return AloneSettings(
         folder=Path(env.get(pod.ENV_SHARED_FOLDER) or pod.SHARED_FOLDER),
         state=Path(env.get(pod.ENV_STATE_FOLDER) or pod.STATE_FOLDER),
-        verdict_folder=Path(env.get(pod.ENV_VERDICT_FOLDER) or pod.VERDICT_FOLDER) / pod.ANNOTATED_VERDICT_FILE,
+        verdict_file=pod_folder(env) / pod.VERDICT_ANNOTATION_FILE,
         shipped=Path(env.get(pod.ENV_SHIPPED_FOLDER) or SHIPPED_FILES),
         nologin=env.get(pod.ENV_NOLOGIN, ""),
         listen=env.get(pod.ENV_LISTEN) or None,
@@ -58,7 +58,7 @@ class SidecarAlone:
         records.install_launcher(self._settings.folder, self._settings.shipped)
         self._verdicts.on_node_file(False)
         annotation = AnnotationFile(
-            self._settings.verdict_folder, self._on_annotated_verdict, self._settings.look_every_s
+            self._settings.verdict_file, self._on_annotated_verdict, self._settings.look_every_s
         )
         annotation.start()
         node_file = watch_node_file(self._settings.nologin, self._verdicts.on_node_file)

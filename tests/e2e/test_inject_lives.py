@@ -60,8 +60,8 @@ def names_of(pods: list[Raw]) -> set[str]:
 
 def secrets_of(pods: list[Raw]) -> set[str]:
     """The Secrets from which pods have their key."""
-    volumes = (volume for pod in pods for volume in pod["spec"]["volumes"])
-    return {volume["secret"]["secretName"] for volume in volumes if volume["name"] == "understudy-membership"}
+    volumes = (volume for pod in pods for volume in pod["spec"]["volumes"] if volume["name"] == "understudy-pod")
+    return {volume["projected"]["sources"][0]["secret"]["name"] for volume in volumes}
 
 
 def test_hooks_run_as_without_the_label_when_a_pod_is_deleted_and_when_the_job_completes(make: Make) -> None:

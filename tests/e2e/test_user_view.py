@@ -111,7 +111,7 @@ def test_pods_train_under_restricted_pod_security_and_the_sidecar_has_no_token(c
             container["name"]: [x["name"] for x in container["volumeMounts"] if x["mountPath"] == ACCOUNT]
             for container in (*pod["spec"]["initContainers"], *pod["spec"]["containers"])
         }
-        assert mounted["understudy-sidecar"] == ["understudy-verdict"]
+        assert mounted["understudy-sidecar"] == ["understudy-pod"]
         (token,) = mounted["trainer"]
         assert token.startswith("kube-api-access-")
         # and an attacker in the sidecar finds no token, is another user, and can write to no folder of its image

@@ -27,7 +27,7 @@ from tests.integration.cert_manager import crds
 from tests.integration.conftest import an_api_server, running
 from tests.integration.test_crd import wait_until_found
 from tests.integration.versions import minor
-from tests.unit.operator.given import ADDRESS, IMAGE, a_group, a_job
+from tests.unit.operator.given import IMAGE, a_group, a_job
 from tests.unit.operator.given_warm import SECRET, a_warm_pool
 from tests.unit.webhook.golden import pod as golden_pod
 from understudy_operator.plan.facts.spec import RolloutGateway, RolloutsSpec
@@ -200,7 +200,7 @@ def test_a_restricted_template_stays_restricted_with_our_containers(server: "Api
     groups = (*plain.spec.replicated_jobs, rollout)
     job = replace(plain, spec=replace(plain.spec, replicated_jobs=groups, rollouts=rollouts))
     for index in (0, None):
-        made = pod_manifest(job, index=index, serial="1", coordinator_address=ADDRESS, sidecar_image=IMAGE)
+        made = pod_manifest(job, index=index, serial="1", facts="facts", sidecar_image=IMAGE)
         assert admitted(server, restricted, made["spec"]) == ""
         assert_owned(made["spec"])
     warm = pool_spare_manifest(a_warm_pool(template={"spec": CAREFUL}), "1", sidecar_image=IMAGE, secret=SECRET)["spec"]

@@ -33,6 +33,8 @@ from understudy_operator.plan.facts.status import (
 from understudy_operator.plan.intents import CreatePod, DeletePod, Follow, PatchPod
 from understudy_operator.plan.leadership.coordination import plan_label, plan_leadership, plan_link
 from understudy_operator.plan.leadership.elections import is_coordinator_missing
+from understudy_operator.plan.manifests.object_names import membership_secret_name
+from understudy_operator.plan.manifests.shape import facts_secret_name
 from understudy_operator.plan.status.goodput import plan_goodput
 from understudy_operator.plan.status.next_status import is_worth_writing
 from understudy_operator.plan.times.rfc3339 import micro_time
@@ -43,7 +45,7 @@ from understudy_protocol.membership import Close
 from understudy_protocol.observer import DrillOrder
 
 KEYRING = Keyring(b"the master secret of this model, of 42 B..")
-SECRET_WRITES = SecretWrites({"job-job-uid-membership": 0.0})
+ADDRESS = "10.0.0.1:8478"
 PASS_DELAY_S = (0.02, 0.2)
 LOOK_AGAIN_S = 2.0
 TEMPLATE: Mapping[str, Any] = {"spec": {"containers": [{"name": "trainer", "command": ["python", "train.py"]}]}}
@@ -175,16 +177,18 @@ class OperatorModel:
         spec = JobSpec((members,), world)
         self._passes += 1
         nodes = (Node(x.name, is_ready(x, now), findings=_findings(x)) for x in self.site.machines)
+        job = Job("ns", "job", "job-uid", 1, "1", False, 0.0, self.completed_at, spec, self.status)
+        secrets = (membership_secret_name(job), facts_secret_name(job, ADDRESS))
         return Observed(
-            job=Job("ns", "job", "job-uid", 1, "1", False, 0.0, self.completed_at, spec, self.status),
+            job=job,
             pods=tuple(entry.observed() for entry in self.api.objects.values()),
             nodes={node.name: node for node in nodes},
             coordination=self.coordination,
             keyring=KEYRING,
             has_hostnames_service=True,
-            coordinator_address="10.0.0.1:8478",
+            coordinator_address=ADDRESS,
             entropy=str(self._passes),
-            secret_writes=SECRET_WRITES,
+            secret_writes=SecretWrites(dict.fromkeys(secrets, 0.0)),
         )
 
     def _do(self, intent: object, observed: Observed, now: float) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from tests.simulation_operator.api_server import ApiServer, Raw
 from understudy_operator.runtime.api import ApiError
+from understudy_operator.runtime.kept_fields import secrets_of
 from understudy_protocol import pod as names
 from understudy_protocol import wire
 from understudy_protocol.membership import Close
@@ -119,15 +120,14 @@ class Cluster:
 
     def _mount(self, pod: Raw) -> bool:
         """Whether all Secrets of its volumes exist. A pod has its key from the moment that it starts."""
-        for volume in pod["spec"].get("volumes", ()):
-            if "secret" in volume:
-                name = volume["secret"]["secretName"]
-                secret = self.server.objects.get(("secrets", pod["metadata"]["namespace"], name))
-                if secret is None:
-                    return False
-                if volume["name"] == names.KEY_VOLUME:
-                    key = base64.b64decode(secret["data"][names.KEY_FILE]).decode()
-                    self.keys[pod["metadata"]["uid"]] = key
+        mounted = (name for volume in pod["spec"].get("volumes", ()) for name in secrets_of(volume))
+        for name in mounted:
+            secret = self.server.objects.get(("secrets", pod["metadata"]["namespace"], name))
+            if secret is None:
+                return False
+            if names.KEY_FILE in secret["data"]:
+                key = base64.b64decode(secret["data"][names.KEY_FILE]).decode()
+                self.keys[pod["metadata"]["uid"]] = key
         return True
 
     def _kubelet_ends(self, pod: Raw) -> None:

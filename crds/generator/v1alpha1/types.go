@@ -1360,8 +1360,8 @@ type CoordinatorStatus struct {
 	// +optional
 	PodUID string `json:"podUID,omitempty"`
 
-	// Of an InjectedJob: the address of the coordinator's Service, which the Secret of its
-	// pods contains. A Service that is deleted is created again with this address.
+	// Host and port of the coordinator's Service, as the newest pods know them. A Service that
+	// is deleted is created again with this address.
 	// +optional
 	Address string `json:"address,omitempty"`
 }

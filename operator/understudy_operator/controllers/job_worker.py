@@ -16,7 +16,7 @@ from understudy_operator.controllers.reconcile_loop import CONFLICT_S, Reconcile
 from understudy_operator.controllers.supervisor import TaskSupervisor
 from understudy_operator.metrics.operator_metrics import JobMetrics, OperatorMetrics
 from understudy_operator.observe.job_pods import JobPods
-from understudy_operator.observe.read import read_advertised_address, read_job, read_pod
+from understudy_operator.observe.read import read_job, read_pod
 from understudy_operator.observe.read_child import read_child
 from understudy_operator.observe.read_injected import read_injected
 from understudy_operator.observe.read_node import NodeReader, read_node
@@ -291,7 +291,6 @@ class JobWorker:
             refusals=self._retries.refusals if self._tried_generation == job.generation else None,
             paused=self._retries.paused(self._clock.wall()),
             secret_writes=self._secret_writes,
-            advertised_address="" if address else self._advertised_address(job),
             children=children,
             job_pods=self._job_pods.pods,
             claims=frozenset(self._claims(job)),
@@ -323,15 +322,6 @@ class JobWorker:
     def _key_of(self, job: Job) -> str:
         """The key of the current attempt, or of the one in which the job ended."""
         return self._keyring.of_job(job.namespace, job.uid, job.attempt)
-
-    def _advertised_address(self, job: Job) -> str:
-        """The coordinator's address that the newest pods have, in case pods have different ones."""
-        if job.injected is not None:
-            return job.status.coordinator.address
-        pods = sorted(
-            self._store.of_job(Kind.POD, _owner(job)), key=lambda pod: pod["metadata"].get("creationTimestamp", "")
-        )
-        return next((address for pod in reversed(pods) if (address := read_advertised_address(pod))), "")
 
     def _owned_object(self, kind: Kind, job: Job, name: str) -> Raw | None:
         """The object of that name, if this job owns it, and not a deleted job of the same name."""

@@ -21,7 +21,7 @@ from understudy_operator.plan.facts.status import JobStatus, read_job_status
 from understudy_operator.plan.facts.trainer import device_limit
 from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_operator.runtime import kept_fields
-from understudy_operator.runtime.kept_fields import SECRET_VOLUMES, PodStatus, Terminated, secret_of
+from understudy_operator.runtime.kept_fields import SECRET_VOLUMES, PodStatus, Terminated, secrets_of
 from understudy_protocol import pod as names
 from understudy_protocol import wire
 from understudy_protocol.membership import Close
@@ -149,7 +149,8 @@ def _lacks_port_since(status: kept_fields.PodStatus) -> float:
 
 
 def _secrets(spec: kept_fields.PodSpec) -> frozenset[str]:
-    return frozenset(secret_of(volume) for volume in spec.get("volumes") or () if volume.get("name") in SECRET_VOLUMES)
+    volumes = (volume for volume in spec.get("volumes") or () if volume.get("name") in SECRET_VOLUMES)
+    return frozenset(secret for volume in volumes for secret in secrets_of(volume))
 
 
 def _is_true(status: kept_fields.PodStatus, condition: str) -> bool:
@@ -161,11 +162,6 @@ def _since(status: kept_fields.PodStatus, condition: str, value: str) -> float:
     matching = (x for x in status.get("conditions") or () if x["type"] == condition and x["status"] == value)
     since = next((x.get("lastTransitionTime") for x in matching), None)
     return parse_time(since) if since else 0.0
-
-
-def read_advertised_address(kept: Raw) -> str:
-    """The address of the coordinator's Service with which the pod was created."""
-    return _environment(cast(kept_fields.RawPod, kept)["spec"], names.ENV_COORDINATOR)
 
 
 def _container(entries: Iterable[T] | None, name: str) -> T | None:

@@ -26,7 +26,7 @@ LONGEST_ANNOTATION = 1024
 #: For a message in a condition of a node. A source may list several codes in one message.
 LONGEST_MESSAGE = 4096
 #: Volumes of a pod with a Secret of the operator.
-SECRET_VOLUMES = (names.KEY_VOLUME, names.ROLLOUT_VOLUME)
+SECRET_VOLUMES = (names.POD_VOLUME, names.ROLLOUT_VOLUME)
 #: Fields that are objects, in objects of any kind.
 _OBJECTS = ("spec", "status")
 _CONTAINERS = ("initContainers", "containers")
@@ -34,7 +34,7 @@ _NODES = (names.ANNOTATION_AVOIDED_NODES, names.ANNOTATION_LEAST_PREFERRED_NODES
 #: Annotations that are kept at any length.
 _WHOLE = (names.ANNOTATION_WRITTEN_FIELDS,)
 #: Variables that describe the pod's purpose. The operator ignores all others.
-_VARIABLES = (names.ENV_INDEX, names.ENV_NPROC, names.ENV_COORDINATOR, names.ENV_PORT)
+_VARIABLES = (names.ENV_INDEX, names.ENV_NPROC, names.ENV_PORT)
 
 
 class OwnerReference(TypedDict, total=False):
@@ -79,13 +79,26 @@ class Container(TypedDict, total=False):
     resources: _Resources | None
 
 
-class _Source(TypedDict, total=False):
+class _SecretSource(TypedDict, total=False):
     secretName: str
+
+
+class _SecretProjection(TypedDict, total=False):
+    name: str
+
+
+class _Projection(TypedDict, total=False):
+    secret: _SecretProjection | None
+
+
+class _ProjectedSource(TypedDict, total=False):
+    sources: list[_Projection] | None
 
 
 class Volume(TypedDict, total=False):
     name: str
-    secret: _Source | None
+    secret: _SecretSource | None
+    projected: _ProjectedSource | None
 
 
 class _Gate(TypedDict, total=False):
@@ -233,7 +246,7 @@ def select_pod_fields(raw: Raw) -> Raw:
         if field in spec:
             spec[field] = [_container(container) for container in spec[field] or ()]
     volumes = spec.pop("volumes", None) or ()
-    mounted = ((volume["name"], secret_of(volume)) for volume in volumes if volume.get("name") in SECRET_VOLUMES)
+    mounted = ((volume["name"], secrets_of(volume)) for volume in volumes if volume.get("name") in SECRET_VOLUMES)
     if kept_volumes := _volumes(tuple(mounted)):
         spec["volumes"] = kept_volumes
     if nodes := {name: sys.intern(text) for name, text in _annotations(raw) if name in _NODES}:
@@ -253,15 +266,20 @@ def select_node_fields(raw: Raw) -> Raw:
     return kept
 
 
-def secret_of(volume: Raw) -> str:
-    """The name of the Secret that the volume mounts; "" if it mounts none."""
-    return str((volume.get("secret") or {}).get("secretName", ""))
+def secrets_of(volume: Raw) -> tuple[str, ...]:
+    """The names of the Secrets that the volume mounts."""
+    sources: Raw = volume.get("projected") or {}
+    mounted = [str((source.get("secret") or {}).get("name", "")) for source in sources.get("sources") or ()]
+    return tuple(name for name in (str((volume.get("secret") or {}).get("secretName", "")), *mounted) if name)
 
 
 @lru_cache(4096)
-def _volumes(named: tuple[tuple[str, str], ...]) -> list[dict[str, Any]]:
-    """One list for all pods of a job's attempt. named: pairs of volume name and Secret name."""
-    return [{"name": name, "secret": {"secretName": secret}} for name, secret in named]
+def _volumes(named: tuple[tuple[str, tuple[str, ...]], ...]) -> list[dict[str, Any]]:
+    """One list for all pods of a job's attempt. named: pairs of volume name and names of Secrets."""
+    return [
+        {"name": name, "projected": {"sources": [{"secret": {"name": secret}} for secret in secrets]}}
+        for name, secrets in named
+    ]
 
 
 def _annotations(raw: Raw) -> Iterable[tuple[str, str]]:

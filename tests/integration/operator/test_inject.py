@@ -146,7 +146,7 @@ async def test_pods_of_a_job_get_all_objects_that_they_wait_for(kube: Kube, webh
 
     made = await kube.until("the pods' Secret", secret)
     assert made is not None
-    result = json.loads(base64.b64decode(made["data"][names.INJECTED_FILE]))
+    result = json.loads(base64.b64decode(made["data"][names.JOB_FILE]))
     (service,) = [x for x in await kube.list("services") if x["metadata"]["name"] == "job-train-understudy"]
     assert result["coordinator"] == f"{service['spec']['clusterIP']}:{COORDINATOR_PORT}"
     assert (result["shape"]["actives"], result["shape"]["nproc_per_node"], result["shape"]["uid"]) == (2, 8, uid)

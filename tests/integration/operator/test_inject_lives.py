@@ -28,7 +28,8 @@ Raw = dict[str, Any]
 
 async def secret_of(kube: Kube, pod: Raw) -> Raw | None:
     """The Secret that the pod waits for, once it exists."""
-    wanted = next(x["secret"]["secretName"] for x in pod["spec"]["volumes"] if x["name"] == names.KEY_VOLUME)
+    (volume,) = [x for x in pod["spec"]["volumes"] if x["name"] == names.POD_VOLUME]
+    wanted = volume["projected"]["sources"][0]["secret"]["name"]
     return next((x for x in await kube.list("secrets") if x["metadata"]["name"] == wanted), None)
 
 
@@ -67,7 +68,7 @@ async def test_a_job_that_is_deleted_and_applied_again_at_once_shares_nothing_wi
     second = await kube.until("the second one's Secret", secret_of_the_second)
     assert second is not None
     assert second["data"][names.KEY_FILE] != first["data"][names.KEY_FILE]
-    result = json.loads(base64.b64decode(second["data"][names.INJECTED_FILE]))
+    result = json.loads(base64.b64decode(second["data"][names.JOB_FILE]))
     assert result["shape"]["uid"] == job["metadata"]["uid"]
 
 

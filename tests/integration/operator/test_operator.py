@@ -2,6 +2,7 @@
 operator.
 """
 
+import base64
 import json
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ import pytest
 
 from tests.integration.operator.kube import Kube, Raw
 from tests.integration.operator.process import OperatorProcess
-from tests.integration.operator.training import NAME, Training, is_spare, node_of, secret_name
+from tests.integration.operator.training import NAME, Training, facts_secret, is_spare, node_of, secret_name
 from understudy_protocol import pod as names
 from understudy_protocol import wire
 from understudy_protocol.enums import CloseReason, Fault, Strategy
@@ -47,13 +48,14 @@ async def test_a_job_gets_its_objects_its_pods_and_its_coordinator(training: Tra
     # then its objects exist, and belong to the job
     made = [await kube.call("GET", f"secrets/{secret_name(job)}")]
     made += [await kube.call("GET", f"services/{service}") for service in (NAME, f"{NAME}-coordinator")]
-    owners = [owner for raw in (*made, *pods) for owner in raw["metadata"]["ownerReferences"]]
-    assert [owner["uid"] for owner in owners] == [job["metadata"]["uid"]] * 6
+    facts = await facts_secret(kube, pods[0])
+    owners = [owner for raw in (*made, facts, *pods) for owner in raw["metadata"]["ownerReferences"]]
+    assert [owner["uid"] for owner in owners] == [job["metadata"]["uid"]] * 7
     assert sorted(is_spare(pod) for pod in pods) == [False, False, True]
     address = f"{made[2]['spec']['clusterIP']}:{COORDINATOR_PORT}"
+    assert json.loads(base64.b64decode(facts["data"][names.JOB_FILE]))["coordinator"] == address
     for pod in pods:
-        variables = {entry["name"]: entry.get("value") for entry in pod["spec"]["initContainers"][0]["env"]}
-        assert variables[names.ENV_COORDINATOR] == address
+        assert (await facts_secret(kube, pod))["metadata"]["uid"] == facts["metadata"]["uid"]
 
     # when they run
     pods.sort(key=is_spare)
@@ -300,8 +302,8 @@ async def test_the_coordinator_gets_the_racks_of_the_jobs_nodes(training: Traini
     pods = await training.start(change)
 
     # then its pods know how far it may shrink, and when
-    variables = {entry["name"]: entry.get("value") for entry in pods[0]["spec"]["initContainers"][0]["env"]}
-    shape = json.loads(variables[names.ENV_JOB])
+    secret = await facts_secret(kube, pods[0])
+    shape = json.loads(base64.b64decode(secret["data"][names.JOB_FILE]))["shape"]
     assert (shape["min_actives"], shape["spare_timeout_s"], shape["fence_s"]) == (1, 5.0, 0.0)
 
     # and the coordinator knows the racks, also of a node that moves

@@ -42,6 +42,13 @@ JOB: Raw = {
 }
 
 
+async def facts_secret(kube: Kube, pod: Raw) -> Raw:
+    """The Secret with the facts about the job, which the pod mounts."""
+    (volume,) = [x for x in pod["spec"]["volumes"] if x["name"] == names.POD_VOLUME]
+    _, facts, _ = volume["projected"]["sources"]
+    return await kube.call("GET", f"secrets/{facts['secret']['name']}")
+
+
 def secret_name(job: Raw) -> str:
     """The name of the Secret of the job's first attempt."""
     return f"{NAME}-{job['metadata']['uid']}-membership"

@@ -228,9 +228,7 @@ async def test_a_watch_that_cannot_continue_fails_and_does_not_wait_without_end(
 
 def test_the_parts_of_a_pod_are_removed_one_after_the_other() -> None:
     # given a pod of the operator, as the API server stores it
-    pod = pod_manifest(
-        a_job(), index=0, serial="1", coordinator_address="10.0.0.1:29400", sidecar_image="example.com/sidecar:1"
-    )
+    pod = pod_manifest(a_job(), index=0, serial="1", facts="facts", sidecar_image="example.com/sidecar:1")
     pod["spec"]["nodeName"] = "node-1"
     pod["metadata"] |= {"uid": "uid", "resourceVersion": "7", "managedFields": [{"manager": "operator"}]}
     # when its manifest is made again

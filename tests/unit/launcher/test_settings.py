@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from understudy_launcher.__main__ import SettingError, main, read_settings
+from understudy_launcher.__main__ import SettingError, main, read_environment, read_settings
 from understudy_launcher.phases import OnSigterm
 from understudy_launcher.snapshot_storage import StorageSettings
 from understudy_protocol import pod
@@ -31,6 +34,39 @@ def test_a_pod_can_set_everything() -> None:
     assert settings.worker_grace_period_s == 0.0
     assert (settings.nproc, settings.grace_s, settings.socket) == (8, 600.0, "/s/sidecar.sock")
     assert settings.step_timeout_s == 90.0
+
+
+def test_the_variables_of_the_job_come_from_the_file_that_the_sidecar_writes(tmp_path: Path) -> None:
+    # given the variables of a pod, one of which has another value in the file
+    pods = {"UNDERSTUDY_FOLDER": str(tmp_path), "UNDERSTUDY_NPROC_PER_NODE": "8", "UNDERSTUDY_MODE": "Wrap"}
+    (tmp_path / "variables.json").write_text(json.dumps({"UNDERSTUDY_MODE": "Auto", "UNDERSTUDY_NNODES": "5000"}))
+    # then the job's values count: a variable of the user (envFrom) does not change them
+    env = read_environment(pods)
+    assert env == {**pods, "UNDERSTUDY_MODE": "Auto", "UNDERSTUDY_NNODES": "5000"}
+    settings = read_settings(["train"], env)
+    assert (settings.is_auto, settings.nproc) == (True, 8)
+    assert settings.env["UNDERSTUDY_NNODES"] == "5000"
+
+
+def test_a_pod_whose_job_has_no_file_of_variables_has_its_own(tmp_path: Path) -> None:
+    assert read_environment({"UNDERSTUDY_FOLDER": str(tmp_path)}) == {"UNDERSTUDY_FOLDER": str(tmp_path)}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[", "variables.json: cannot be read: "),
+        ("[1]", "variables.json: expected a JSON object with texts, which the sidecar writes"),
+        ('{"UNDERSTUDY_MODE": 1}', "variables.json: expected a JSON object with texts, which the sidecar writes"),
+    ],
+)
+def test_a_broken_file_of_variables_ends_the_container_with_a_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], text: str, problem: str
+) -> None:
+    (tmp_path / "variables.json").write_text(text)
+    monkeypatch.setenv("UNDERSTUDY_FOLDER", str(tmp_path))
+    assert main(["--", "train"]) == MISCONFIGURED
+    assert problem in capfd.readouterr().err
 
 
 def test_a_pod_writes_snapshots_to_storage_if_it_has_a_folder() -> None:

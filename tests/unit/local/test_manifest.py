@@ -2,49 +2,66 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from understudy_launcher.__main__ import read_environment
 from understudy_launcher.__main__ import read_settings as launcher_settings
 from understudy_local.manifest import (
     PodPlacement,
     devices_of,
     launcher_command,
     launcher_environment,
+    pod_files,
     sidecar_environment,
 )
 from understudy_local.options import Options
 from understudy_local.training_job import training_job
+from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.status import JobStatus
 from understudy_operator.plan.manifests.pods import pod_manifest
+from understudy_operator.plan.manifests.shape import job_facts_json
+from understudy_sidecar.settings import Settings
 from understudy_sidecar.settings import read_settings as sidecar_settings
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> PodPlacement:
-    (tmp_path / "key").mkdir()
-    (tmp_path / "key" / "key").write_text("01" * 32)
-    (tmp_path / "key" / "operator.pub").write_text("02" * 32)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "pod").mkdir()
     return PodPlacement(
-        "uid-1", "pod-1", "node-1", "127.93.0.2", tmp_path / "pod", tmp_path / "key", tmp_path / "shipped"
+        "uid-1", "pod-1", "node-1", "127.93.0.2", tmp_path / "pod", tmp_path / "own", tmp_path / "shipped"
     )
+
+
+def a_job(**options: Any) -> Job:
+    command = ("python", "train.py", "/understudyish")
+    return training_job(Options(command, nodes=3, nproc=2, **options), "job-1", 1.0, JobStatus(), deleting=False)
 
 
 def manifest(index: int | None = 1, **options: Any) -> dict[str, Any]:
-    job = training_job(
-        Options(("python", "train.py", "/understudyish"), nodes=3, nproc=2, **options),
-        "job-1",
-        1.0,
-        JobStatus(),
-        deleting=False,
-    )
-    return pod_manifest(job, index=index, serial="1", coordinator_address="127.93.0.1:8478", sidecar_image="local")
+    return pod_manifest(a_job(**options), index=index, serial="1", facts="facts", sidecar_image="local")
 
 
-def test_the_sidecar_gets_the_variables_of_a_pod(place: PodPlacement) -> None:
-    settings = sidecar_settings(sidecar_environment(manifest(), place, {"PATH": "/bin"}))
+def settings_of_sidecar(place: PodPlacement, index: int | None = 1, **options: Any) -> Settings:
+    """The settings that the sidecar reads from the files that local mode writes."""
+    facts = job_facts_json(a_job(**options), "127.93.0.1:8478")
+    for file, text in pod_files(place, "01" * 32, "02" * 32, facts).items():
+        (place.pod_folder / file).write_text(text)
+    return sidecar_settings(sidecar_environment(manifest(index, **options), place, {"PATH": "/bin"}))
+
+
+def env_of_launcher(place: PodPlacement, **options: Any) -> dict[str, str]:
+    """The variables that the launcher reads, after the sidecar has written those of the job."""
+    (place.folder / "variables.json").write_text(json.dumps(dict(settings_of_sidecar(place, **options).variables)))
+    return read_environment(launcher_environment(manifest(**options), place, {}))
+
+
+def test_the_sidecar_gets_the_settings_of_a_pod(place: PodPlacement) -> None:
+    settings = settings_of_sidecar(place)
     assert (settings.pod_uid, settings.pod_name, settings.node, settings.ip) == (
         "uid-1",
         "pod-1",
@@ -58,19 +75,17 @@ def test_the_sidecar_gets_the_variables_of_a_pod(place: PodPlacement) -> None:
 
 
 def test_sidecar_and_workers_get_the_factor_of_slow_ranks(place: PodPlacement) -> None:
-    settings = sidecar_settings(sidecar_environment(manifest(slow_rank_percent=200), place, {}))
-    assert settings.shape.slow_rank_percent == 200
-    env = launcher_environment(manifest(slow_rank_percent=0), place, {})
+    assert settings_of_sidecar(place, slow_rank_percent=200).shape.slow_rank_percent == 200
+    env = env_of_launcher(place, slow_rank_percent=0)
     assert env["UNDERSTUDY_SLOW_RANK_PERCENT"] == "0"  # the workers report no collectives
 
 
 def test_a_spare_has_no_index(place: PodPlacement) -> None:
-    assert sidecar_settings(sidecar_environment(manifest(index=None), place, {})).index is None
+    assert settings_of_sidecar(place, index=None).index is None
 
 
 def test_the_launcher_gets_the_variables_of_a_pod(place: PodPlacement) -> None:
-    env = launcher_environment(manifest(zygote=False, grace_s=7), place, {})
-    settings = launcher_settings(["x"], env)
+    settings = launcher_settings(["x"], env_of_launcher(place, zygote=False, grace_s=7))
     assert (settings.nproc, settings.grace_s, settings.folder) == (2, 7.0, str(place.folder))
     assert settings.zygote is None
 

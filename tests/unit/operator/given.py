@@ -20,6 +20,7 @@ from understudy_operator.plan.facts.spec import JobSpec, ReplicatedJob, World
 from understudy_operator.plan.facts.status import JobStatus, read_job_status, written
 from understudy_operator.plan.leadership.coordination import Leadership
 from understudy_operator.plan.manifests.object_names import membership_secret_name, rollout_secret_name
+from understudy_operator.plan.manifests.shape import facts_secret_name
 from understudy_operator.plan.status.next_status import plan_status
 from understudy_operator.plan.verdicts.findings import Finding
 from understudy_protocol import pod as names
@@ -98,7 +99,13 @@ def in_round(number: int = 0, coordinator: str = "s", epoch: int = 1, term: int 
     yet.
     """
     received = {"term": term} if term else {}
-    leadership = {"epoch": epoch, **received, "podName": coordinator, "podUID": f"uid-{coordinator}"}
+    leadership = {
+        "epoch": epoch,
+        **received,
+        "podName": coordinator,
+        "podUID": f"uid-{coordinator}",
+        "address": ADDRESS,
+    }
     return {"round": number, "coordinator": leadership, **status}
 
 
@@ -240,9 +247,15 @@ def observed(
         has_hostnames_service=True,
         coordinator_address=ADDRESS,
         entropy="entropy",
-        secret_writes=SecretWrites(dict.fromkeys((membership_secret_name(job), rollout_secret_name(job)), AN_HOUR_AGO)),
+        secret_writes=SecretWrites(dict.fromkeys(secret_names(job), AN_HOUR_AGO)),
     )
     return replace(ordinary, **changes)
+
+
+def secret_names(job: Job) -> tuple[str, ...]:
+    """All Secrets that the job may have while its coordinator's Service has ADDRESS."""
+    facts = () if job.spec.world is None else (facts_secret_name(job, ADDRESS),)
+    return (membership_secret_name(job), rollout_secret_name(job), *facts)
 
 
 WAITING = "1 of 2 pods (group ranks 1)"

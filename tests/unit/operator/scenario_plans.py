@@ -204,7 +204,6 @@ def _objects(facts: Raw) -> dict[str, Any]:
     values: dict[str, Any] = {
         "has_hostnames_service": not nothing and "Service" not in without,
         "coordinator_address": "" if nothing or "Service" in without else ADDRESS,
-        "advertised_address": ADDRESS if "Service" in without else "",
         **({"secret_writes": SecretWrites()} if nothing else {}),
         "paused": {key: NOW + pause_s for key, pause_s in facts.get("paused", {}).items()},
     }
@@ -223,7 +222,15 @@ def manifest(given: Raw) -> Raw:
         spec.setdefault("launcher", {"mode": "Off"})
     metadata = {"namespace": "research", "name": "llm", "uid": "job-uid", "resourceVersion": "7"}
     metadata |= {"creationTimestamp": micro_time(AN_HOUR_AGO), **given.get("metadata", {})}
-    return {"metadata": metadata, "spec": spec, "status": given.get("status", {})}
+    return {"metadata": metadata, "spec": spec, "status": _status(given)}
+
+
+def _status(given: Raw) -> Raw:
+    """With the address of the coordinator's Service: the operator has written it as soon as the Service existed."""
+    status = given.get("status", {})
+    if "world" not in given or given.get("facts", {}).get("nothing"):
+        return status
+    return {**status, "coordinator": {**status.get("coordinator", {}), "address": ADDRESS}}
 
 
 def _group(name: str, result: Raw) -> Raw:
@@ -330,7 +337,7 @@ def _rollouts(result: Raw) -> Rollouts:
 def _lines(plan: Plan, before: Raw) -> Iterator[str]:
     yield from (f"check {x['kind']} {x['metadata']['name']}" for x in plan.dry_runs)
     yield from (_object(intent) for intent in plan.objects)
-    yield from () if plan.status is None else _changes(before, written(plan.status))
+    yield from () if plan.status is None else _changes(before, _without_address(written(plan.status)))
     yield from map(_job_line, plan.jobs)
     yield from map(_pod_line, plan.pods)
     match plan.link:
@@ -350,6 +357,12 @@ def _lines(plan: Plan, before: Raw) -> Iterator[str]:
     if plan.remove:
         yield f"delete the TrainingJob: {plan.remove}"
     yield "rest" if plan.requeue_after_s is None else f"look again in {plan.requeue_after_s:g} s"
+
+
+def _without_address(status: Raw) -> Raw:
+    coordinator = {name: value for name, value in status.get("coordinator", {}).items() if value != ADDRESS}
+    kept = {name: value for name, value in status.items() if name != "coordinator"}
+    return {**kept, "coordinator": coordinator} if coordinator else kept
 
 
 def _object(intent: Create | DeleteSecret) -> str:

@@ -16,6 +16,7 @@ from understudy_operator.controllers.job_worker import JobWorker
 from understudy_operator.observe.store import Kind
 from understudy_operator.plan import reconcile as planner
 from understudy_operator.runtime.clock import Clock
+from understudy_operator.runtime.kept_fields import secrets_of
 from understudy_protocol import pod as names
 
 __all__ = ["world"]  # a fixture
@@ -61,12 +62,15 @@ async def test_each_job_has_its_own_key_and_its_pods_mount_no_other(world: World
     assert keys["llm"] != keys["other"]
     assert {len(key) for key in keys.values()} == {64}  # 32 bytes in hex
     mounted = {
-        (pod["metadata"]["labels"][names.LABEL_JOB], volume["secret"]["secretName"])
+        (pod["metadata"]["labels"][names.LABEL_JOB], secret.partition("-facts-")[0])
         for pod in world.api.of_kind("Pod")
         for volume in pod["spec"]["volumes"]
-        if "secret" in volume
+        for secret in secrets_of(volume)
     }
-    assert mounted == {("llm", "llm-job-uid-membership"), ("other", "other-other-uid-membership")}
+    assert mounted == {
+        *(("llm", name) for name in ("llm-job-uid-membership", "llm-job-uid")),
+        *(("other", name) for name in ("other-other-uid-membership", "other-other-uid")),
+    }
 
 
 @pytest.mark.attack("A1", "a job over which the operator has a bug", before="refused, too")

@@ -70,7 +70,7 @@ class World:
     def add_pod(self, job: Job, number: int) -> None:
         """Adds a pod to the store; the API server has only the pods of CHANGED, the only ones that are ever written."""
         index = number if number < ACTIVES else None
-        pod = pod_manifest(job, index=index, serial="1", coordinator_address="10.0.0.7:8478", sidecar_image=IMAGE)
+        pod = pod_manifest(job, index=index, serial="1", facts="facts", sidecar_image=IMAGE)
         sidecar = {"name": names.SIDECAR_CONTAINER, "started": True, "state": {"running": {}}}
         pod["metadata"] |= {"name": f"p{number}", "uid": f"uid-p{number}", "creationTimestamp": CREATED}
         pod["metadata"]["resourceVersion"] = "1"

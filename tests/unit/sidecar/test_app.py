@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.sidecar.pod_files import write_pod_files
 from tests.unit.sidecar.recording_handler import KEY, OPERATOR, SERVER_POD, ServedSidecar, serving, until
 from understudy_protocol import launcher, pod, wire
 from understudy_protocol import membership as m
@@ -28,30 +29,27 @@ TO_LAUNCHER = {cls.__name__: cls for cls in launcher.TO_LAUNCHER}
 def folder() -> Iterator[Path]:
     """A unix socket's path has at most 107 characters."""
     with tempfile.TemporaryDirectory(prefix="understudy-") as made:
-        for name in ("key", "state", "shared", "shipped", "verdict"):
+        for name in ("own", "state", "shared", "shipped"):
             (Path(made) / name).mkdir()
         yield Path(made)
 
 
 def start(folder: Path, served: ServedSidecar) -> subprocess.Popen[str]:
     """A member of the job that `served` coordinates, on an address of its own. It cannot write a byte to any file."""
-    (folder / "key" / pod.KEY_FILE).write_text(KEY.hex())
-    (folder / "key" / pod.OPERATOR_KEY_FILE).write_text(public_key(OPERATOR).hex())
+    shape = pod.JobShape("job-uid", "research", "llm", 2, 8, 10, 3600.0)
+    write_pod_files(folder / "own", pod.JobFacts(shape, f"{served.host}:{served.port}"), uid="uid-1", name="llm-1")
+    (folder / "own" / pod.KEY_FILE).write_text(KEY.hex())
+    (folder / "own" / pod.OPERATOR_KEY_FILE).write_text(public_key(OPERATOR).hex())
     own = ".".join(str(random.randint(1, 254)) for _ in range(3))
     env = {
         **os.environ,
-        pod.ENV_JOB: wire.encode(pod.JobShape("job-uid", "research", "llm", 2, 8, 10, 3600.0)),
-        pod.ENV_COORDINATOR: f"{served.host}:{served.port}",
-        pod.ENV_POD_UID: "uid-1",
-        pod.ENV_POD_NAME: "llm-1",
         pod.ENV_NODE: "n1",
         pod.ENV_POD_IP: f"127.{own}",
         pod.ENV_LISTEN: f"127.{own}",
-        pod.ENV_KEY_FOLDER: str(folder / "key"),
+        pod.ENV_POD_FOLDER: str(folder / "own"),
         pod.ENV_STATE_FOLDER: str(folder / "state"),
         pod.ENV_SHARED_FOLDER: str(folder / "shared"),
         pod.ENV_SHIPPED_FOLDER: str(folder / "shipped"),
-        pod.ENV_VERDICT_FOLDER: str(folder / "verdict"),
     }
     return subprocess.Popen(
         [sys.executable, "-m", "understudy_sidecar"],

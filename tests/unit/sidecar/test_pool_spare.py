@@ -20,6 +20,7 @@ from aiohttp import web
 from tests.ports import free_port
 from tests.sealed_socket import receive_hello, seal
 from tests.unit.sidecar.calling import answering
+from tests.unit.sidecar.pod_files import write_pod_files
 from tests.unit.sidecar.recording_handler import (
     KEY,
     OPERATOR,
@@ -74,15 +75,12 @@ class Spare:
     def env(self) -> dict[str, str]:
         return {
             pod.ENV_POOL: POOL,
-            pod.ENV_POD_UID: POD,
-            pod.ENV_POD_NAME: "shared-abcde",
             pod.ENV_NODE: "n1",
             pod.ENV_POD_IP: self.host,
-            pod.ENV_KEY_FOLDER: str(self.folder / "key"),
+            pod.ENV_POD_FOLDER: str(self.folder / "own"),
             pod.ENV_STATE_FOLDER: str(self.folder / "state"),
             pod.ENV_SHARED_FOLDER: str(self.folder / "shared"),
             pod.ENV_SHIPPED_FOLDER: str(self.folder / "shipped"),
-            pod.ENV_VERDICT_FOLDER: str(self.folder / "verdict"),
             pod.ENV_LISTEN: self.host,
         }
 
@@ -154,10 +152,11 @@ def short_folder() -> Iterator[Path]:
 async def spare(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Spare]:
     for name in ("COORDINATOR_PORT", "HEALTH_PORT"):
         monkeypatch.setattr(pod, name, free_port())
-    for name in ("key", "state", "shared", "shipped", "verdict"):
+    for name in ("own", "state", "shared", "shipped"):
         (short_folder / name).mkdir()
-    (short_folder / "key" / pod.KEY_FILE).write_text(POOL_KEY.hex())
-    (short_folder / "key" / pod.OPERATOR_KEY_FILE).write_text(public_key(OPERATOR).hex())
+    (short_folder / "own" / pod.KEY_FILE).write_text(POOL_KEY.hex())
+    (short_folder / "own" / pod.OPERATOR_KEY_FILE).write_text(public_key(OPERATOR).hex())
+    write_pod_files(short_folder / "own", None, uid=POD, name="shared-abcde")
     it = Spare(short_folder)
     it.start()
     yield it

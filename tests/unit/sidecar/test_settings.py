@@ -1,13 +1,12 @@
-"""A sidecar's settings: from its environment or, if it was injected, from its position and the file beside the key."""
+"""A sidecar's settings: from its environment, and from the files that the kubelet writes for it."""
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from tests.unit.sidecar.pod_files import write_pod_files
 from understudy_protocol import pod
-from understudy_protocol.pod import InjectedFacts, JobShape, PodGroup
+from understudy_protocol.pod import JobFacts, JobShape, PodGroup
 from understudy_sidecar.settings import SettingsError, read_settings
 
 SHAPE = JobShape("uid", "research", "jobset.llm", 5, 8, 10, 3600.0)
@@ -15,8 +14,8 @@ GROUPS = (PodGroup("driver", 0, 1), PodGroup("workers", 1, 3))
 
 
 def env(folder: Path, place: str) -> dict[str, str]:
-    own = {pod.ENV_POD_UID: "u", pod.ENV_POD_NAME: "p", pod.ENV_NODE: "n", pod.ENV_POD_IP: "10.1.0.1"}
-    return {**own, pod.ENV_KEY_FOLDER: str(folder), pod.ENV_PLACE: place}
+    own = {pod.ENV_NODE: "n", pod.ENV_POD_IP: "10.1.0.1", pod.ENV_POD_FOLDER: str(folder)}
+    return {**own, pod.ENV_PLACE: place}
 
 
 def keys(folder: Path) -> None:
@@ -26,8 +25,7 @@ def keys(folder: Path) -> None:
 
 def write_injected(folder: Path) -> None:
     keys(folder)
-    injected = InjectedFacts(SHAPE, "10.0.0.7:8478", GROUPS)
-    (folder / pod.INJECTED_FILE).write_text(json.dumps(asdict(injected)))
+    write_pod_files(folder, JobFacts(SHAPE, "10.0.0.7:8478", GROUPS))
 
 
 @pytest.mark.parametrize(
@@ -87,5 +85,23 @@ def test_a_key_that_is_missing_is_named(tmp_path: Path, file: str) -> None:
 
 def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
     keys(tmp_path)
-    with pytest.raises(SettingsError, match=r"injected\.json"):
+    with pytest.raises(SettingsError, match=r"job\.json"):
+        read_settings(env(tmp_path, "workers/0/0"))
+
+
+@pytest.mark.parametrize(("variables", "index"), [({"UNDERSTUDY_INDEX": "3"}, 3), ({}, None)], ids=["gang", "spare"])
+def test_a_pod_that_the_operator_has_created_knows_its_index(
+    tmp_path: Path, variables: dict[str, str], index: int | None
+) -> None:
+    write_injected(tmp_path)
+    own = {pod.ENV_NODE: "n", pod.ENV_POD_IP: "10.1.0.1", pod.ENV_POD_FOLDER: str(tmp_path)}
+    settings = read_settings({**own, **variables})
+    assert (settings.index, settings.pod_uid, settings.pod_name) == (index, "u", "p")
+
+
+@pytest.mark.parametrize("file", ["uid", "name"])
+def test_a_field_of_the_pod_that_the_kubelet_has_not_written_is_named(tmp_path: Path, file: str) -> None:
+    write_injected(tmp_path)
+    (tmp_path / file).write_text("")
+    with pytest.raises(SettingsError, match=f"/{file} is empty: expected the pod's {file}"):
         read_settings(env(tmp_path, "workers/0/0"))

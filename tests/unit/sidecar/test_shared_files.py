@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.obstacles import OBSTACLES, UNREADABLE, Obstacle
+from tests.unit.sidecar.pod_files import write_pod_files
 from tests.unit.sidecar.recording_handler import until
 from understudy_launcher.verdict_file import read_hardware_finding
 from understudy_protocol import files, pod, wire
@@ -285,15 +286,12 @@ def test_a_sidecar_whose_state_is_a_link_to_the_key_ends_with_one_line_and_no_ke
     (folder / "key" / pod.OPERATOR_KEY_FILE).write_text("cd" * 32)
     (folder / "state" / name_of_state).symlink_to(folder / "key" / pod.KEY_FILE)
     shape = pod.JobShape("uid", "research", "llm", 2, 8, 10, 3600.0)
+    write_pod_files(folder / "key", pod.JobFacts(shape, "127.0.0.1:1"))
     env = {
         **os.environ,
-        pod.ENV_JOB: wire.encode(shape),
-        pod.ENV_COORDINATOR: "127.0.0.1:1",
-        pod.ENV_POD_UID: "u",
-        pod.ENV_POD_NAME: "p",
         pod.ENV_NODE: "n",
         pod.ENV_POD_IP: "127.0.0.1",
-        pod.ENV_KEY_FOLDER: str(folder / "key"),
+        pod.ENV_POD_FOLDER: str(folder / "key"),
         pod.ENV_STATE_FOLDER: str(folder / "state"),
         pod.ENV_SHARED_FOLDER: str(folder / "shared"),
     }
@@ -331,13 +329,13 @@ def test_an_annotation_is_read_through_the_kubelets_links_and_never_quoted(
     assert KEY[:8] not in caplog.text
 
 
-def test_the_settings_of_an_injected_pod_are_not_quoted(folder: Path) -> None:
+def test_the_facts_about_the_job_are_not_quoted(folder: Path) -> None:
     (folder / pod.KEY_FILE).write_text(KEY)
     (folder / pod.OPERATOR_KEY_FILE).write_text("cd" * 32)
-    (folder / pod.INJECTED_FILE).write_text(f'{{"shape": "{KEY}"}}')
-    own = {pod.ENV_POD_UID: "u", pod.ENV_POD_NAME: "p", pod.ENV_NODE: "n", pod.ENV_POD_IP: "10.1.0.1"}
-    with pytest.raises(settings.SettingsError, match=r"injected\.json") as raised:
-        settings.read_settings({**own, pod.ENV_KEY_FOLDER: str(folder), pod.ENV_PLACE: "w/0/0"})
+    (folder / pod.JOB_FILE).write_text(f'{{"shape": "{KEY}"}}')
+    own = {pod.ENV_NODE: "n", pod.ENV_POD_IP: "10.1.0.1"}
+    with pytest.raises(settings.SettingsError, match=r"job\.json") as raised:
+        settings.read_settings({**own, pod.ENV_POD_FOLDER: str(folder), pod.ENV_PLACE: "w/0/0"})
     assert KEY[:8] not in str(raised.value)
 
 

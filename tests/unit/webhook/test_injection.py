@@ -71,9 +71,12 @@ def test_only_the_sidecar_has_the_jobs_key_and_all_others_have_the_service_accou
     for each in (*spec["initContainers"], *spec["containers"]):
         mounts = {mount["name"]: mount["mountPath"] for mount in each.get("volumeMounts", ())}
         own = each["name"] == names.SIDECAR_CONTAINER
-        assert (names.KEY_VOLUME in mounts) is (own and name != "alone")  # a pod without a job is no member
+        assert (names.POD_VOLUME in mounts) is own
         if own:
             assert names.SERVICE_ACCOUNT_FOLDER in [mount["mountPath"] for mount in each["volumeMounts"]]
+    (volume,) = [x for x in spec["volumes"] if x["name"] == names.POD_VOLUME]
+    secrets = [source for source in volume["projected"]["sources"] if "secret" in source]
+    assert len(secrets) == (0 if name == "alone" else 1)  # a pod without a job is no member
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -316,7 +319,7 @@ def torchrun_mode(text: str) -> Callable[[Raw], object]:
         ),
         ("jobset", lambda x: x["spec"]["containers"][0].update(name=names.SIDECAR_CONTAINER), "rename yours"),
         ("job", lambda x: x["spec"]["volumes"][0].update(name=names.SHARED_VOLUME), "rename yours"),
-        ("jobset", mounting(names.KEY_VOLUME), "volumeMounts understudy-membership of container trainer: only"),
+        ("jobset", mounting(names.POD_VOLUME), "volumeMounts understudy-pod of container trainer: only"),
         ("job", mounting(names.NODE_VOLUME), "only Understudy may mount this volume: remove the mount"),
         ("job", annotated("container", "tainer"), "set it to one of logs, trainer"),
         ("job", annotated("container", ""), "set it to the name of the container that trains"),
@@ -416,7 +419,7 @@ def test_the_annotation_for_the_loss_of_the_coordinator_sets_the_fence() -> None
 def test_a_pod_that_claims_to_be_injected_cannot_mount_the_key_in_its_own_containers(own: Raw) -> None:
     raw = pod("job")
     raw["metadata"]["annotations"]["understudy.dev/trainer-container"] = "trainer"
-    mounts = [{"name": "understudy-membership", "mountPath": "/x"}]
+    mounts = [{"name": "understudy-pod", "mountPath": "/x"}]
     raw["spec"]["initContainers"] = [{"name": "understudy-sidecar", "volumeMounts": mounts, **own}]
     with pytest.raises(Objection, match="injection adds a container understudy-sidecar: rename yours"):
         injected(raw)

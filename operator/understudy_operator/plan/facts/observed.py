@@ -67,7 +67,6 @@ class Observed:
     refusals: tuple[Refusal, ...] | None = None  # by the API server, current ones; None: no write was tried yet
     paused: Mapping[str, float] = field(default_factory=dict)  # rejected writes (intent_key()) -> time of the retry
     secret_writes: SecretWrites = NO_WRITES
-    advertised_address: str = ""  # the coordinator's address that the job's pods have; "" if there are none
     children: tuple[ChildJob, ...] = ()
     previous_pods: tuple[Pod, ...] = ()  # pods of previous attempts
     job_pods: tuple[Pod, ...] = ()  # of child Jobs, a few that delay them

@@ -87,7 +87,7 @@ class CoordinatorStatus(Record, frozen=True):
     pod_uid: str = msgspec.field(default="", name="podUID")
     former_epoch: Number = 0  # the name of the world's attempt: the newest epoch before it
     previous_attempt: Number | None = None
-    address: str = ""  # of the coordinator's Service, for injected pods
+    address: str = ""  # host:port of the coordinator's Service, which the newest pods have
 
 
 class UpdateFailureStatus(Record, frozen=True):

@@ -2,8 +2,8 @@
 
 The containers are those of a TrainingJob's pods (plan/manifests/pods.py), with these differences:
 - The operator does not know the job yet when its first pod is created. So the pod has its place in the job as a
-  variable. The operator's facts about the job are beside the membership key in the Secret, without which no kubelet
-  starts the pod.
+  variable. The operator's facts about the job are beside the membership key in the same Secret, without which no
+  kubelet starts the pod.
 - A Job counts restarts of init containers, such as the sidecar: so a supervisor inside it restarts its process.
 - Without a launcher the sidecar is alone: it is no member, and only stores the node's findings.
 
@@ -32,10 +32,9 @@ from understudy_operator.plan.injection.settings import (
     read_injection_settings,
 )
 from understudy_operator.plan.manifests import pods
+from understudy_operator.plan.manifests.object_names import membership_secret_name
 from understudy_protocol import pod as names
 
-#: The sidecar gets these later: from the operator, and from the file beside the key.
-_INJECTED_LATER = (names.ENV_JOB, names.ENV_COORDINATOR, names.ENV_INDEX)
 #: Arguments of the sidecar's image (its ENTRYPOINT takes them).
 SUPERVISED, ALONE = "--supervised", "--alone"
 
@@ -143,7 +142,7 @@ def _change(
         warnings += (
             "restartPolicy was changed to Never: the launcher restarts workers, and a pod that ends is replaced",
         )
-    _add(spec, "volumes", _volumes(job, alone=alone))
+    _add(spec, "volumes", pods.volumes(job, () if alone else (membership_secret_name(job),)))
     if host_port is not None:
         declare_host_ports(trainer, host_port)
     sidecar = _sidecar(job, owner, image, grace_s, host_port, alone=alone)
@@ -169,7 +168,7 @@ def _behind_launcher(trainer: dict[str, Any], job: Job, grace_s: int) -> tuple[s
                 "rendezvous",
             )
             trainer["env"] = [x for x in trainer["env"] if x["name"] not in others]
-    pods.wrap(trainer, job, None, grace_s)
+    pods.wrap(trainer, job, None, grace_s, has_facts=False)
     return warnings
 
 
@@ -189,18 +188,10 @@ def _beside(trainer: dict[str, Any]) -> tuple[str, ...]:
     return ()
 
 
-def _volumes(job: Job, *, alone: bool) -> list[dict[str, Any]]:
-    volumes = pods.volumes(job)
-    return [volume for volume in volumes if volume["name"] != names.KEY_VOLUME] if alone else volumes
-
-
 def _sidecar(job: Job, owner: Owner, image: str, grace_s: int, host_port: int | None, *, alone: bool) -> dict[str, Any]:
-    sidecar = pods.sidecar_container(job, None, "", image, grace_s, host_port)
+    sidecar = pods.sidecar_container(job, None, image, grace_s, host_port)
     sidecar["args"] = [ALONE] if alone else [SUPERVISED]
-    sidecar["env"] = [variable for variable in sidecar["env"] if variable["name"] not in _INJECTED_LATER]
-    if alone:
-        sidecar["volumeMounts"] = [x for x in sidecar["volumeMounts"] if x["name"] != names.KEY_VOLUME]
-    else:
+    if not alone:
         sidecar["env"].append({"name": names.ENV_PLACE, "value": str(owner.place)})
     return sidecar
 

@@ -9,10 +9,7 @@ import copy
 import json
 import posixpath
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
-
-import msgspec
 
 from understudy_operator.plan.facts import keys
 from understudy_operator.plan.facts.host_ports import declare_host_ports
@@ -26,7 +23,6 @@ from understudy_operator.plan.manifests.gateways import add_to_worker
 from understudy_operator.plan.manifests.job_pods import INDEX_VARIABLE
 from understudy_operator.plan.manifests.node_affinity import exclude_nodes, prefer_other_nodes
 from understudy_operator.plan.manifests.object_names import membership_secret_name, name_suffix
-from understudy_operator.plan.manifests.shape import job_shape
 from understudy_protocol import pod as names
 from understudy_protocol.logs import ENV_FORMAT, TEXT
 
@@ -43,7 +39,7 @@ _DEFAULTS = {
     names.ENV_ZYGOTE: "true",
 }
 #: Volumes that only the operator's own containers may mount: keys, their state, a folder of the node.
-PRIVATE_VOLUMES = (names.KEY_VOLUME, names.STATE_VOLUME, names.VERDICT_VOLUME, names.NODE_VOLUME, names.GATEWAY_VOLUME)
+PRIVATE_VOLUMES = (names.POD_VOLUME, names.STATE_VOLUME, names.NODE_VOLUME, names.GATEWAY_VOLUME)
 #: All that the operator or the injection may add to a pod: a template can have none of these names.
 OWN_VOLUMES = (names.SHARED_VOLUME, names.SHM_VOLUME, names.ROLLOUT_VOLUME, *PRIVATE_VOLUMES)
 OWN_CONTAINERS = (names.SIDECAR_CONTAINER, names.GATEWAY_CONTAINER)
@@ -54,7 +50,7 @@ def pod_manifest(
     *,
     index: int | None,
     serial: str,
-    coordinator_address: str,
+    facts: str,
     sidecar_image: str,
     avoid_nodes: Sequence[str] = (),
     template_of: ReplicatedJob | None = None,
@@ -62,6 +58,7 @@ def pod_manifest(
 ) -> dict[str, Any]:
     """A pod for the completion index (over all of the job's Jobs), or a spare (None). serial makes its name unique.
 
+    facts: the name of the Secret with the job's facts (shape.py); "": the pod is a pool's spare, without a job.
     template_of: the replicatedJob whose template a spare gets; None: the spares' own.
     """
     place = None if index is None else job.world.position(index)
@@ -72,9 +69,9 @@ def pod_manifest(
     spec["restartPolicy"] = "Never"
     podspec.complete_spec(spec, job, group, None if place is None else place.job_index)
     spec["hostname"] = _hostname(job, group, place, serial)
-    spec.setdefault("volumes", []).extend(volumes(job))
+    spec.setdefault("volumes", []).extend(volumes(job, [name for name in (membership_secret_name(job), facts) if name]))
     trainer = trainer_of(spec, job.world.container)
-    wrap(trainer, job, place, grace_s)
+    wrap(trainer, job, place, grace_s, has_facts=bool(facts))
     if place is None:
         trainer["env"] = [*(v for v in trainer["env"] if v["name"] != INDEX_VARIABLE), _spare_index(group)]
     _add_shared_memory(spec, trainer, job)
@@ -82,7 +79,7 @@ def pod_manifest(
     port = job.sidecar_settings.host_ports.draw(f"{job.uid}/{serial}") if spec.get("hostNetwork") else None
     if port is not None:
         declare_host_ports(trainer, port)
-    sidecar = sidecar_container(job, index, coordinator_address, sidecar_image, grace_s, port)
+    sidecar = sidecar_container(job, index, sidecar_image, grace_s, port)
     spec["initContainers"] = [sidecar, *spec.get("initContainers", [])]
     pod_metadata = _metadata(job, group, template.get("metadata", {}), index, serial)
     if avoid_nodes:
@@ -193,23 +190,27 @@ def _as_job_controller(job: Job, place: PodPosition) -> dict[str, str]:
     return values | {keys.CONTROLLER_UID: job.uid, keys.LEGACY_CONTROLLER_UID: job.uid}
 
 
-def volumes(job: Job) -> list[dict[str, Any]]:
+def volumes(job: Job, secrets: Sequence[str]) -> list[dict[str, Any]]:
+    """secrets: the names of those whose files the sidecar reads."""
     return [
         {"name": names.SHARED_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
         {"name": names.STATE_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": "32Mi"}},
-        {"name": names.KEY_VOLUME, "secret": {"secretName": membership_secret_name(job), "defaultMode": 0o444}},
+        _pod_volume(secrets),
         *_node_volume(job),
-        _verdict_volume(),
     ]
 
 
-def _verdict_volume() -> dict[str, Any]:
-    """The verdict in the pod's annotation, as a file that the kubelet updates."""
-    item = {
-        "path": names.ANNOTATED_VERDICT_FILE,
-        "fieldRef": {"fieldPath": f"metadata.annotations['{names.ANNOTATION_NODE_VERDICT}']"},
+def _pod_volume(secrets: Sequence[str]) -> dict[str, Any]:
+    """One volume takes less of a pod than several, and files take less than variables."""
+    verdict = f"metadata.annotations['{names.ANNOTATION_NODE_VERDICT}']"  # the kubelet updates its file
+    fields = {
+        names.POD_NAME_FILE: "metadata.name",
+        names.POD_UID_FILE: "metadata.uid",
+        names.VERDICT_ANNOTATION_FILE: verdict,
     }
-    return {"name": names.VERDICT_VOLUME, "downwardAPI": {"items": [item]}}
+    items = [{"path": path, "fieldRef": {"fieldPath": field}} for path, field in fields.items()]
+    sources = [*({"secret": {"name": name}} for name in secrets), {"downwardAPI": {"items": items}}]
+    return {"name": names.POD_VOLUME, "projected": {"sources": sources}}
 
 
 def _node_volume(job: Job) -> list[dict[str, Any]]:
@@ -220,30 +221,38 @@ def _node_volume(job: Job) -> list[dict[str, Any]]:
     return [{"name": names.NODE_VOLUME, "hostPath": {"path": folder, "type": "DirectoryOrCreate"}}]
 
 
-def wrap(trainer: dict[str, Any], job: Job, place: PodPosition | None, grace_s: int) -> None:
-    torchrun = job.world.mode == TORCHRUN
+def wrap(trainer: dict[str, Any], job: Job, place: PodPosition | None, grace_s: int, *, has_facts: bool) -> None:
+    """has_facts: whether the launcher gets the variables that all pods of the job share from the job's facts."""
     trainer["command"] = [*_entry(job), *trainer["command"]]
-    variables = [
-        _env(names.ENV_NPROC, str(job.world.nproc_per_node)),
-        *_unless_default(names.ENV_GRACE, str(grace_s)),
-        *_unless_default(names.ENV_ON_SIGTERM, job.world.on_sigterm),
-        *_unless_default(names.ENV_LOG_PREFIX, "true" if job.world.log_prefix else "false"),
-        *_unless_default(names.ENV_SLOW_RANK_PERCENT, str(job.world.slow_rank_percent)),
-        *(_for_torchrun(job) if torchrun else _for_launcher(job)),
-    ]
-    if job.world.step_timeout_s:
-        variables.append(_env(names.ENV_STEP_TIMEOUT, f"{job.world.step_timeout_s:.0f}"))
-    if job.world.start_timeout_s:
-        variables.append(_env(names.ENV_START_TIMEOUT, f"{job.world.start_timeout_s:.0f}"))
+    shared = launcher_variables(job)
+    variables = {names.ENV_NPROC: str(job.world.nproc_per_node), names.ENV_GRACE: str(grace_s)}
+    variables |= {} if has_facts and job.world.mode != TORCHRUN else shared
     if place is None and job.world.warmup:
-        variables.append(_env(names.ENV_WARMUP, json.dumps(job.world.warmup)))
-    if (devices := _count_devices(trainer)) and not torchrun:
-        variables.append(_env(names.ENV_DEVICES, str(devices)))
+        variables[names.ENV_WARMUP] = json.dumps(job.world.warmup)
+    if (devices := _count_devices(trainer)) and job.world.mode != TORCHRUN:
+        variables[names.ENV_DEVICES] = str(devices)
     if place is not None:
-        variables.append(_env(INDEX_VARIABLE, str(place.pod_index)))
-    variable_names = {variable["name"] for variable in variables} | _DEFAULTS.keys()
-    trainer["env"] = [*(v for v in trainer.get("env", []) if v["name"] not in variable_names), *variables]
+        variables[INDEX_VARIABLE] = str(place.pod_index)
+    reserved = variables.keys() | shared.keys() | _DEFAULTS.keys()
+    users = [variable for variable in trainer.get("env", []) if variable["name"] not in reserved]
+    trainer["env"] = [*users, *(_env(name, value) for name, value in _without_defaults(variables).items())]
     trainer.setdefault("volumeMounts", []).append({"name": names.SHARED_VOLUME, "mountPath": names.SHARED_FOLDER})
+
+
+def launcher_variables(job: Job) -> dict[str, str]:
+    """The launcher's variables that are the same in all pods of the job, by name."""
+    world = job.world
+    variables = {
+        names.ENV_ON_SIGTERM: world.on_sigterm,
+        names.ENV_LOG_PREFIX: "true" if world.log_prefix else "false",
+        names.ENV_SLOW_RANK_PERCENT: str(world.slow_rank_percent),
+        **(_for_torchrun(job) if world.mode == TORCHRUN else _for_launcher(job)),
+    }
+    if world.step_timeout_s:
+        variables[names.ENV_STEP_TIMEOUT] = f"{world.step_timeout_s:.0f}"
+    if world.start_timeout_s:
+        variables[names.ENV_START_TIMEOUT] = f"{world.start_timeout_s:.0f}"
+    return _without_defaults(variables)
 
 
 def _count_devices(trainer: Mapping[str, Any]) -> int:
@@ -279,41 +288,40 @@ def _entry(job: Job) -> list[str]:
     return ["/bin/sh", f"{names.SHARED_FOLDER}/{names.LAUNCHER_SCRIPT}"]
 
 
-def _for_launcher(job: Job) -> list[dict[str, Any]]:
-    variables = [
-        _env(names.ENV_MODE, job.world.mode),
-        *_unless_default(names.ENV_ZYGOTE, "true" if job.world.zygote else "false"),
-        *(_for_torchrun(job) if job.world.mode == AUTO else ()),
-    ]
-    if job.world.preload is not None:
-        variables.append(_env(names.ENV_PRELOAD, ",".join(job.world.preload)))
-    if job.world.worker_grace_period_s is not None:
-        variables.append(_env(names.ENV_WORKER_GRACE_PERIOD, f"{job.world.worker_grace_period_s:.0f}"))
-    if job.world.snapshot_bytes:
-        variables.append(_env(names.ENV_SNAPSHOT_BYTES, str(job.world.snapshot_bytes)))
-        variables.append(_env(names.ENV_SNAPSHOT_EVERY, str(job.world.snapshot_every)))
-        variables.append(_env(names.ENV_SNAPSHOT_COPIES, str(job.world.snapshot_copies)))
-        variables += _for_snapshot_storage(job.world)
+def _for_launcher(job: Job) -> dict[str, str]:
+    world = job.world
+    variables = {names.ENV_MODE: world.mode, names.ENV_ZYGOTE: "true" if world.zygote else "false"}
+    if world.mode == AUTO:
+        variables |= _for_torchrun(job)
+    if world.preload is not None:
+        variables[names.ENV_PRELOAD] = ",".join(world.preload)
+    if world.worker_grace_period_s is not None:
+        variables[names.ENV_WORKER_GRACE_PERIOD] = f"{world.worker_grace_period_s:.0f}"
+    if world.snapshot_bytes:
+        variables[names.ENV_SNAPSHOT_BYTES] = str(world.snapshot_bytes)
+        variables[names.ENV_SNAPSHOT_EVERY] = str(world.snapshot_every)
+        variables[names.ENV_SNAPSHOT_COPIES] = str(world.snapshot_copies)
+        variables |= _for_snapshot_storage(world)
     return variables
 
 
-def _for_snapshot_storage(world: World) -> list[dict[str, Any]]:
+def _for_snapshot_storage(world: World) -> dict[str, str]:
     if not world.snapshot_path:
-        return []
-    return [
-        _env(names.ENV_SNAPSHOT_STORAGE_PATH, world.snapshot_path),
-        _env(names.ENV_SNAPSHOT_STORAGE_EVERY, str(world.snapshot_path_every)),
-        _env(names.ENV_SNAPSHOT_STORAGE_KEEP, str(world.snapshot_path_keep)),
-    ]
+        return {}
+    return {
+        names.ENV_SNAPSHOT_STORAGE_PATH: world.snapshot_path,
+        names.ENV_SNAPSHOT_STORAGE_EVERY: str(world.snapshot_path_every),
+        names.ENV_SNAPSHOT_STORAGE_KEEP: str(world.snapshot_path_keep),
+    }
 
 
-def _for_torchrun(job: Job) -> list[dict[str, Any]]:
+def _for_torchrun(job: Job) -> dict[str, str]:
     least = f"{job.world.min_actives}:" if job.world.min_actives else ""
-    return [_env(names.ENV_NNODES, f"{least}{job.world.actives}"), _env(names.ENV_RUN_ID, job.name)]
+    return {names.ENV_NNODES: f"{least}{job.world.actives}", names.ENV_RUN_ID: job.name}
 
 
 def sidecar_container(
-    job: Job, index: int | None, address: str, image: str, grace_s: int, host_port: int | None = None
+    job: Job, index: int | None, image: str, grace_s: int, host_port: int | None = None
 ) -> dict[str, Any]:
     """host_port: that the sidecar listens on, in a pod with hostNetwork (facts/host_ports.py)."""
     node_file = [_env(names.ENV_NOLOGIN, job.world.nologin_path)] if job.world.nologin_path else []
@@ -324,12 +332,8 @@ def sidecar_container(
         "imagePullPolicy": "IfNotPresent",
         "restartPolicy": "Always",
         "env": [
-            _env(names.ENV_JOB, _settings_that_differ(job_shape(job, grace_s))),
-            _env(names.ENV_COORDINATOR, address),
-            _env(names.ENV_INDEX, "" if index is None else str(index)),
-            *_unless_default(names.ENV_GRACE, str(grace_s)),
-            _env_from(names.ENV_POD_NAME, "metadata.name"),
-            _env_from(names.ENV_POD_UID, "metadata.uid"),
+            *([] if index is None else [_env(names.ENV_INDEX, str(index))]),
+            *(_env(name, value) for name, value in _without_defaults({names.ENV_GRACE: str(grace_s)}).items()),
             _env_from(names.ENV_POD_IP, "status.podIP"),
             _env_from(names.ENV_NODE, "spec.nodeName"),
             *([] if host_port is None else [_env(names.ENV_PORT, str(host_port))]),
@@ -339,10 +343,8 @@ def sidecar_container(
         "volumeMounts": [
             {"name": names.SHARED_VOLUME, "mountPath": names.SHARED_FOLDER},
             {"name": names.STATE_VOLUME, "mountPath": names.STATE_FOLDER},
-            {"name": names.KEY_VOLUME, "mountPath": names.KEY_FOLDER, "readOnly": True},
-            {"name": names.VERDICT_VOLUME, "mountPath": names.VERDICT_FOLDER, "readOnly": True},
             # Hides the service account's token from a container that listens on the network.
-            {"name": names.VERDICT_VOLUME, "mountPath": names.SERVICE_ACCOUNT_FOLDER, "readOnly": True},
+            {"name": names.POD_VOLUME, "mountPath": names.POD_FOLDER, "readOnly": True},
             *([node_mount] if node_file else []),
         ],
         "startupProbe": podspec.startup_probe("/started", names.health_port(host_port or names.COORDINATOR_PORT)),
@@ -351,16 +353,9 @@ def sidecar_container(
     }
 
 
-def _settings_that_differ(shape: names.JobShape) -> str:
-    """As JSON, without the settings that have their default."""
-    given = {each.name: getattr(shape, each.name) for each in fields(shape)}
-    differing = {each.name for each in fields(shape) if given[each.name] != each.default}
-    return msgspec.json.encode({name: value for name, value in given.items() if name in differing}).decode()
-
-
-def _unless_default(name: str, value: str) -> list[dict[str, Any]]:
+def _without_defaults(variables: Mapping[str, str]) -> dict[str, str]:
     """Each variable takes 120 bytes of a pod, and a job may have thousands of pods."""
-    return [] if value == _DEFAULTS[name] else [_env(name, value)]
+    return {name: value for name, value in variables.items() if _DEFAULTS.get(name) != value}
 
 
 def _env(name: str, value: str) -> dict[str, Any]:

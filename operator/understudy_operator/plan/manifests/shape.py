@@ -1,6 +1,18 @@
-"""The facts about a job that each of its sidecars gets at its start."""
+"""The facts about a job that each of its sidecars gets at its start, and the name of the Secret with them.
+
+All pods of a job need the same facts. In a Secret, they take no room in the pods, of which a job may have thousands.
+But a change of the job applies to new pods only (the fields of `recovery` can change at any time), and the operator can
+neither read nor change a Secret. So the name of the Secret contains a digest of the facts: if they change, new pods
+mount another Secret. Each Secret stays until the job is deleted.
+"""
+
+import hashlib
+
+import msgspec
 
 from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.trainer import TORCHRUN
+from understudy_operator.plan.manifests.pods import DEFAULT_GRACE_S, launcher_variables
 from understudy_protocol import pod as names
 from understudy_protocol.enums import Proactive
 
@@ -31,3 +43,24 @@ def job_shape(job: Job, grace_s: int) -> names.JobShape:
         job.world.snapshot_copies,
         job.world.slow_rank_percent,
     )
+
+
+def job_facts_json(job: Job, coordinator_address: str) -> str:
+    """The content of JOB_FILE. coordinator_address: host:port of the coordinator's Service."""
+    if job.injected is None:
+        variables = {} if job.world.mode == TORCHRUN else launcher_variables(job)
+        facts = names.JobFacts(job_shape(job, _longest_grace_s(job)), coordinator_address, variables=variables)
+    else:
+        facts = names.JobFacts(job_shape(job, job.injected.grace_s), coordinator_address, job.injected.groups)
+    return msgspec.json.encode(facts).decode()
+
+
+def facts_secret_name(job: Job, coordinator_address: str) -> str:
+    digest = hashlib.sha256(job_facts_json(job, coordinator_address).encode()).hexdigest()[:10]
+    return f"{job.name}-{job.uid}-facts-{digest}"
+
+
+def _longest_grace_s(job: Job) -> int:
+    """In seconds: the largest terminationGracePeriodSeconds of the world's templates."""
+    specs = [group.pod_template.get("spec", {}) for group in job.world.groups]
+    return max(int(spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_S)) for spec in specs)

@@ -4,9 +4,9 @@ The Secret's name contains an id of the key. So the Secret that a spare mounts s
 another master secret; such spares are replaced.
 
 The pool stands in for a job that has no name yet: both manifests have the same content, so comparing.py can decide
-whether a job can use a spare. The differences: the sidecar gets the pool instead of job, coordinator and index, mounts
-the pool's key instead of a job's, has a folder for the order of the claiming job, and answers the readiness probe; the
-launcher gets the number of devices that it must see to be ready. The pod has no hostname of its own.
+whether a job can use a spare. The differences: the sidecar gets the pool, mounts the pool's key instead of a job's key
+and facts, and answers the readiness probe; the launcher gets the names of the template's variables. The pod has no
+hostname of its own.
 """
 
 import hashlib
@@ -20,10 +20,8 @@ from understudy_operator.plan.facts.pool_facts import Pool, PoolLauncher
 from understudy_operator.plan.facts.spec import JobSpec, Network, ReplicatedJob, World
 from understudy_operator.plan.facts.status import JobStatus
 from understudy_operator.plan.manifests.job_pods import INDEX_VARIABLE
-from understudy_operator.plan.manifests.pods import pod_manifest, remove_private_mounts, trainer_of
+from understudy_operator.plan.manifests.pods import pod_manifest, remove_private_mounts, trainer_of, volumes
 from understudy_protocol import pod as names
-
-_OF_A_JOB = (names.ENV_JOB, names.ENV_COORDINATOR, names.ENV_INDEX)
 
 
 def warm_spec(pool: Pool, sidecar_image: str, secret: str, serial: str = "") -> dict[str, Any]:
@@ -31,16 +29,14 @@ def warm_spec(pool: Pool, sidecar_image: str, secret: str, serial: str = "") -> 
     with hostNetwork depends on it.
     """
     job = _as_job(pool)
-    manifest = pod_manifest(job, index=None, serial=serial, coordinator_address="", sidecar_image=sidecar_image)
+    manifest = pod_manifest(job, index=None, serial=serial, facts="", sidecar_image=sidecar_image)
     spec: dict[str, Any] = manifest["spec"]
     del spec["hostname"]
     remove_private_mounts(spec)  # pools are not validated, so nothing has rejected these mounts
-    for volume in spec["volumes"]:
-        if volume["name"] == names.KEY_VOLUME:
-            volume["secret"] = {**volume["secret"], "secretName": secret}
+    own = {volume["name"]: volume for volume in volumes(job, (secret,))}
+    spec["volumes"] = [own.get(volume["name"], volume) for volume in spec["volumes"]]
     sidecar = spec["initContainers"][0]
-    kept = [variable for variable in sidecar["env"] if variable["name"] not in _OF_A_JOB]
-    sidecar["env"] = [{"name": names.ENV_POOL, "value": pool.uid}, *kept]
+    sidecar["env"].insert(0, {"name": names.ENV_POOL, "value": pool.uid})
     sidecar["readinessProbe"] = {
         "httpGet": {"path": "/ready", "port": sidecar["startupProbe"]["httpGet"]["port"]},
         "periodSeconds": 2,

@@ -38,6 +38,7 @@ from understudy_operator.plan.facts.pool_facts import pool_of
 from understudy_operator.plan.intents import ClaimIntent, ClaimPod, CreatePod, DeletePod, ReleaseClaim
 from understudy_operator.plan.manifests.node_affinity import require_node
 from understudy_operator.plan.manifests.pods import pod_manifest
+from understudy_operator.plan.manifests.shape import facts_secret_name
 from understudy_operator.plan.pool.warm_claims import claim_warm, warm_claim_obstacle, warm_spare_obstacle
 from understudy_operator.plan.world.objects import has_secrets
 from understudy_protocol import pod as names
@@ -114,7 +115,7 @@ def _create(observed: Observed, spare: Pod, sidecar_image: str, now: float) -> I
         observed.job,
         index=None,
         serial=spare.uid,
-        coordinator_address=observed.coordinator_address,
+        facts=facts_secret_name(observed.job, observed.coordinator_address),
         sidecar_image=sidecar_image,
     )
     require_node(manifest["spec"], spare.node)

@@ -1,7 +1,7 @@
 """Whether a job can use a pool's spare as it is, and the program that its workers would run in it.
 
 Rules: the same builder makes the job's own spare and the pool's, and their specs have to be equal, except for the
-hostname, the key's volume, the ports with hostNetwork, and the trainer's command, args and plain variables: the
+hostname, the volume with the keys, the ports with hostNetwork, and the trainer's command, args and plain variables: the
 operator sends these (TakeOver), and nothing else of a pod can change. Only a kubelet expands a variable $(NAME) in
 them. The template's annotations have to be equal, too: webhooks and networks read them when a pod is created. The claim
 writes labels. Variables that configure the launcher and the sidecar have to equal the pool's.
@@ -23,7 +23,7 @@ from understudy_protocol import pod as names
 from understudy_protocol.command_words import calls_torchrun
 from understudy_protocol.launcher import TakeOver
 
-_OWN_VOLUMES = (names.KEY_VOLUME, names.STATE_VOLUME)
+_OWN_VOLUMES = (names.POD_VOLUME, names.STATE_VOLUME)
 _EXPANDS = "$("
 Raw = Mapping[str, Any]
 
@@ -41,7 +41,7 @@ def take_over(job: Job) -> TakeOver:
 
 def job_spare_manifest(job: Job) -> dict[str, Any]:
     """The manifest of a spare of the job's own, without the marks of queues and gang schedulers."""
-    manifest = pod_manifest(job, index=None, serial="", coordinator_address="", sidecar_image="")
+    manifest = pod_manifest(job, index=None, serial="", facts="", sidecar_image="")
     unmark(manifest)
     if job.world.spare_priority_class:
         manifest["spec"]["priorityClassName"] = job.world.spare_priority_class

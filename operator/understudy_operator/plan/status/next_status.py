@@ -215,7 +215,7 @@ def _with_world(observed: Observed, leadership: Leadership, status: JobStatus, n
         status = replace(status, coordinator=coordinator)
     if observed.snapshot is not None:
         status = _with_snapshot(observed, observed.snapshot, status, now)
-    if observed.job.injected is not None and observed.coordinator_address:
+    if observed.coordinator_address:
         status = replace(status, coordinator=replace(status.coordinator, address=observed.coordinator_address))
     return status
 

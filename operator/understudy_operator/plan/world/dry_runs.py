@@ -10,6 +10,7 @@ from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.intents import Manifest
 from understudy_operator.plan.manifests.child_jobs import job_manifest
 from understudy_operator.plan.manifests.pods import pod_manifest
+from understudy_operator.plan.manifests.shape import facts_secret_name
 
 
 def plan_dry_runs(observed: Observed, sidecar_image: str) -> tuple[Manifest, ...]:
@@ -29,7 +30,7 @@ def _examples(observed: Observed, sidecar_image: str) -> Iterator[Manifest]:
             job,
             index=first,
             serial=observed.entropy,
-            coordinator_address=observed.coordinator_address,
+            facts=facts_secret_name(job, observed.coordinator_address),
             sidecar_image=sidecar_image,
         )
         first += group.pods

@@ -49,6 +49,7 @@ from understudy_operator.plan.jobset.children import waits_for_claims, waits_for
 from understudy_operator.plan.jobset.startup import startup
 from understudy_operator.plan.jobset.views import group_counts
 from understudy_operator.plan.manifests.pods import pod_manifest, trainer_of
+from understudy_operator.plan.manifests.shape import facts_secret_name
 from understudy_operator.plan.times.reconcile_clock import is_due
 from understudy_operator.plan.verdicts.findings import Finding
 from understudy_operator.plan.world.objects import has_secrets
@@ -101,13 +102,14 @@ def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[Crea
         return
     wanted = openings(observed, now) if ganged else _missing(observed, now)
     avoid_nodes, avoid_if_possible = required(avoided)[:REQUIRED], preferred(avoided)
+    facts_secret = facts_secret_name(observed.job, observed.coordinator_address)
 
     def build(opening: Opening, serial: str) -> dict[str, Any]:
         manifest = pod_manifest(
             observed.job,
             index=opening.index,
             serial=serial,
-            coordinator_address=observed.coordinator_address,
+            facts=facts_secret,
             sidecar_image=sidecar_image,
             avoid_nodes=avoid_nodes,
             avoid_if_possible=avoid_if_possible,

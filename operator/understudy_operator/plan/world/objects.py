@@ -10,9 +10,7 @@ Rules:
   their standby coordinators.
 """
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 from understudy_operator.plan.facts import keys
@@ -35,7 +33,7 @@ from understudy_operator.plan.manifests.object_names import (
     secret_of_attempt,
 )
 from understudy_operator.plan.manifests.podspec import claim_name
-from understudy_operator.plan.manifests.shape import job_shape
+from understudy_operator.plan.manifests.shape import facts_secret_name, job_facts_json
 from understudy_protocol import pod as names
 
 
@@ -50,7 +48,7 @@ def has_secrets(observed: Observed) -> bool:
     """Whether the Secrets that pods of the world mount exist, as far as this process can know."""
     pods, injected = _may_mount(observed), observed.job.injected is not None
     writes = observed.secret_writes
-    return all(can_be_mounted(name, writes, pods, injected=injected) for name in _secret_names(observed.job))
+    return all(can_be_mounted(name, writes, pods, injected=injected) for name in _secret_names(observed))
 
 
 def _missing(observed: Observed, now: float) -> Iterator[dict[str, Any]]:
@@ -78,7 +76,7 @@ def _missing_secrets(observed: Observed, now: float) -> Iterator[dict[str, Any]]
     if observed.job.spec.suspend:
         return
     pods, injected = _may_mount(observed), observed.job.injected is not None
-    for name in _secret_names(observed.job):
+    for name in _secret_names(observed):
         if is_to_be_created(name, observed.secret_writes, pods, now, injected=injected):
             yield _secret(observed, name)
 
@@ -87,17 +85,22 @@ def _unneeded_secrets(observed: Observed) -> Iterator[str]:
     job = observed.job
     unneeded = [] if job.previous_attempt is None else [secret_of_attempt(job, job.previous_attempt)]
     if job.spec.suspend and not has_begun(observed):
-        unneeded += _secret_names(job)
+        unneeded += [name for name in _secret_names(observed) if name != _facts_secret(observed)]  # it has no key
     return (name for name in unneeded if name not in observed.secret_writes.deleted)
 
 
-def _secret_names(job: Job) -> tuple[str, ...]:
+def _secret_names(observed: Observed) -> tuple[str, ...]:
     """The Secrets that the job needs while it is not suspended."""
+    job = observed.job
     if job.spec.world is None:
         return ()
-    return (
-        (membership_secret_name(job), rollout_secret_name(job)) if has_gateways(job) else (membership_secret_name(job),)
-    )
+    rollouts = (rollout_secret_name(job),) if has_gateways(job) else ()
+    has_facts = job.injected is None and observed.coordinator_address  # the facts contain the address
+    return (membership_secret_name(job), *rollouts, *((_facts_secret(observed),) if has_facts else ()))
+
+
+def _facts_secret(observed: Observed) -> str:
+    return facts_secret_name(observed.job, observed.coordinator_address)
 
 
 def _may_mount(observed: Observed) -> tuple[Pod, ...]:
@@ -105,9 +108,9 @@ def _may_mount(observed: Observed) -> tuple[Pod, ...]:
 
 
 def _free_address(observed: Observed) -> str:
-    """The ClusterIP that pods have as the coordinator's address; "" if there is none, or another Service has it."""
+    """The ClusterIP that the newest pods have as the coordinator's address; "" if another Service has it."""
     taken = any(ADDRESS_TAKEN in refusal.message for refusal in observed.refusals or ())
-    return "" if taken else observed.advertised_address.rpartition(":")[0]
+    return "" if taken else observed.job.status.coordinator.address.rpartition(":")[0]
 
 
 def _metadata(job: Job, name: str) -> dict[str, Any]:
@@ -121,11 +124,16 @@ def _metadata(job: Job, name: str) -> dict[str, Any]:
 
 def _secret(observed: Observed, name: str) -> dict[str, Any]:
     job, keyring = observed.job, observed.keyring
+    facts = {names.JOB_FILE: job_facts_json(job, observed.coordinator_address)}
     if name == rollout_secret_name(job):
         data = {names.ROLLOUT_TOKEN_KEY: keyring.of_rollouts(job.namespace, job.uid)}
-    else:
+    elif name == membership_secret_name(job):
         data = {names.KEY_FILE: keyring.of_job(job.namespace, job.uid, job.attempt)}
-        data |= {names.OPERATOR_KEY_FILE: keyring.operator_public()} | _injected_file(observed)
+        data |= {names.OPERATOR_KEY_FILE: keyring.operator_public()}
+        if job.injected is not None:  # the webhook creates the volume of these pods, and knows no other Secret
+            data |= facts
+    else:
+        data = facts
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -133,17 +141,6 @@ def _secret(observed: Observed, name: str) -> dict[str, Any]:
         "immutable": True,
         "stringData": data,
     }
-
-
-def _injected_file(observed: Observed) -> dict[str, str]:
-    """Empty if the job is not injected."""
-    job = observed.job
-    if job.injected is None:
-        return {}
-    injected = names.InjectedFacts(
-        job_shape(job, job.injected.grace_s), observed.coordinator_address, job.injected.groups
-    )
-    return {names.INJECTED_FILE: json.dumps(asdict(injected), separators=(",", ":"))}
 
 
 def _coordinator_service(job: Job, cluster_ip: str) -> dict[str, Any]:

@@ -313,7 +313,7 @@ async def test_a_warm_pool_gets_its_key_before_its_spares(world: World):
     (pod,) = world.pods()
     assert secret["metadata"]["name"].startswith("shared-")
     volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
-    assert volumes[names.KEY_VOLUME]["secret"]["secretName"] == secret["metadata"]["name"]
+    assert volumes[names.POD_VOLUME]["projected"]["sources"][0]["secret"]["name"] == secret["metadata"]["name"]
     key = base64.b64decode(secret["data"][names.KEY_FILE]).decode()
     assert key == KEYRING.of_pool("research", secret["metadata"]["labels"][names.LABEL_JOB_UID])
     # and the operator neither reads the Secret nor creates it again

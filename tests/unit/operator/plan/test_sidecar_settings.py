@@ -23,7 +23,7 @@ Manifest = dict[str, Any]
 
 def of_job(settings: SidecarSettings) -> Manifest:
     job = replace(a_job(), sidecar_settings=settings)
-    return pod_manifest(job, index=0, serial="s", coordinator_address="10.0.0.7:8478", sidecar_image=IMAGE)
+    return pod_manifest(job, index=0, serial="s", facts="facts", sidecar_image=IMAGE)
 
 
 def injected_pod(settings: SidecarSettings) -> Manifest:

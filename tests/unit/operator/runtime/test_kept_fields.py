@@ -23,7 +23,7 @@ LONGEST_ANNOTATION = 1024
 
 def a_whole_pod() -> dict[str, Any]:
     """As the API server sends it, with all the fields that the operator does not read."""
-    manifest = pod_manifest(a_job(), index=1, serial="1", coordinator_address="10.0.0.7:8478", sidecar_image=IMAGE)
+    manifest = pod_manifest(a_job(), index=1, serial="1", facts="facts", sidecar_image=IMAGE)
     metadata = {**POD["metadata"], **manifest["metadata"], "managedFields": [{"manager": "kubelet", "x": "y" * 2000}]}
     status = {
         **POD["status"],
@@ -91,7 +91,8 @@ def test_the_operators_secrets_that_a_pod_mounts_are_kept_and_the_users_are_not(
         {"name": "wandb", "secret": {"secretName": "wandb"}},
     ]
     fields = select_pod_fields(raw)
-    assert read_pod(fields).secrets == read_pod(raw).secrets == {"llm-job-uid-membership", "llm-job-uid-rollouts"}
+    mounted = {"llm-job-uid-membership", "facts", "llm-job-uid-rollouts"}
+    assert read_pod(fields).secrets == read_pod(raw).secrets == mounted
     # a thousand such pods share the names in memory
     assert select_pod_fields(raw)["spec"]["volumes"] is fields["spec"]["volumes"]
 

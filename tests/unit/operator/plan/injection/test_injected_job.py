@@ -133,7 +133,8 @@ SECRET = f"job.train-{UID}-membership"
 
 def key_secret(pod: Raw) -> str:
     """The Secret that an injected pod mounts."""
-    return next(str(x["secret"]["secretName"]) for x in pod["spec"]["volumes"] if x["name"] == names.KEY_VOLUME)
+    (volume,) = [x for x in pod["spec"]["volumes"] if x["name"] == names.POD_VOLUME]
+    return str(volume["projected"]["sources"][0]["secret"]["name"])
 
 
 PODS = (at(A0, 0), at(A1, 1), at(S, 2))
@@ -210,7 +211,7 @@ def test_the_service_is_created_before_the_secret_that_has_its_address_and_lets_
     assert metadata["labels"][names.LABEL_JOB_UID] == an_injected_job().uid
     assert metadata["ownerReferences"][0]["kind"] == "InjectedJob"
     assert metadata["ownerReferences"][0]["uid"] == "own-uid"
-    result = json.loads(data[names.INJECTED_FILE])
+    result = json.loads(data[names.JOB_FILE])
     assert (result["coordinator"], result["shape"]["actives"], result["shape"]["nproc_per_node"]) == (ADDRESS, 2, 8)
     assert (result["shape"]["grace_s"], result["shape"]["uid"]) == (60.0, an_injected_job().uid)
     assert data[names.KEY_FILE] == KEYRING.of_job("research", UID, 0)
@@ -222,7 +223,7 @@ def test_the_service_is_created_before_the_secret_that_has_its_address_and_lets_
 def test_the_address_of_a_missing_service_stays_in_status_for_the_next_one() -> None:
     before = in_round(0)
     before["coordinator"]["address"] = ADDRESS
-    facts = given(before, coordinator_address="", advertised_address=ADDRESS, snapshot=a_snapshot())
+    facts = given(before, coordinator_address="", snapshot=a_snapshot())
     (service,) = plan(facts).objects
     assert service.manifest["spec"]["clusterIP"] == "10.0.0.7"
     result = plan(facts).status or facts.job.status

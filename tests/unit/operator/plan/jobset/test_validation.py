@@ -187,7 +187,7 @@ def test_containers_without_a_launcher_may_have_restart_rules():
 
 @pytest.mark.attack("C4", "a template that mounts the volume with the job's key", before="the trainer got the key")
 @pytest.mark.parametrize("kind", ["containers", "initContainers"])
-@pytest.mark.parametrize("volume", ["membership", "state", "verdict", "node", "gateway"])
+@pytest.mark.parametrize("volume", ["pod", "state", "node", "gateway"])
 def test_a_users_container_cannot_mount_the_operators_own_volumes(kind: str, volume: str):
     trainer = {"name": "trainer", "command": ["x"]}
     mounts = [{"name": "data", "mountPath": "/data"}, {"name": f"understudy-{volume}", "mountPath": "/x"}]
@@ -205,10 +205,10 @@ def test_a_users_container_cannot_mount_the_operators_own_volumes(kind: str, vol
 @pytest.mark.attack("C4", "a template whose container has a name of ours and mounts the key", before="it got the key")
 @pytest.mark.parametrize("name", ["understudy-gateway", "understudy-sidecar"])
 def test_no_name_of_a_container_lets_it_mount_the_key(name: str):
-    curious = {"name": name, "volumeMounts": [{"name": "understudy-membership", "mountPath": "/x"}]}
+    curious = {"name": name, "volumeMounts": [{"name": "understudy-pod", "mountPath": "/x"}]}
     spec = {"containers": [{"name": "trainer", "command": ["x"]}, curious]}
     found, *_ = find_spec_errors("llm", a_job(pod_template={"spec": spec}).spec)
-    assert f"volumeMounts understudy-membership of container {name}: only Understudy may" in found.message
+    assert f"volumeMounts understudy-pod of container {name}: only Understudy may" in found.message
 
 
 def test_a_container_may_mount_the_folder_that_sidecar_and_trainer_share():
@@ -413,9 +413,8 @@ def test_a_launcher_can_pass_only_so_many_files():
                 "understudy",
                 "understudy-shm",
                 "understudy-rollouts",
-                "understudy-membership",
+                "understudy-pod",
                 "understudy-state",
-                "understudy-verdict",
                 "understudy-node",
                 "understudy-gateway",
             ],

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.operator.given import ADDRESS, IMAGE, TEMPLATE, a_group, a_job
+from tests.unit.operator.given import IMAGE, TEMPLATE, a_group, a_job
 from understudy_operator.plan.facts import keys
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.queue import Queue
@@ -228,7 +228,7 @@ def test_the_fingerprint_has_the_labels_annotations_and_queue_that_users_choose_
 def world_pod(index: int | None, status: Mapping[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
     group = a_group("workers", 2, 3, **changes)
     job = a_job(status=status, spec={"replicated_jobs": (LEADER, group)}, groups=(LEADER, group), container="")
-    return pod_manifest(job, index=index, serial="1", coordinator_address=ADDRESS, sidecar_image=IMAGE)
+    return pod_manifest(job, index=index, serial="1", facts="facts", sidecar_image=IMAGE)
 
 
 def test_a_pod_of_the_world_has_the_fields_that_jobset_and_the_job_controller_set():
@@ -254,7 +254,7 @@ def exclusive_pod(index: int | None, *, node_selector: bool = False) -> dict[str
     annotations = {"note": "x", keys.EXCLUSIVE: "rack"} | ({keys.NODE_SELECTOR: "true"} if node_selector else {})
     group = a_group(metadata={"annotations": annotations}, exclusive=Exclusive("rack", node_selector))
     job = a_job(spec={"replicated_jobs": (group,)}, groups=(group,))
-    return pod_manifest(job, index=index, serial="1", coordinator_address=ADDRESS, sidecar_image=IMAGE)
+    return pod_manifest(job, index=index, serial="1", facts="facts", sidecar_image=IMAGE)
 
 
 def test_a_spare_has_no_placement_rules_and_an_exclusive_jobs_pods_have_them():
@@ -281,9 +281,8 @@ def test_pods_of_a_later_attempt_report_it_and_belong_to_a_membership_of_their_o
     assert later["metadata"]["labels"][names.LABEL_ATTEMPT] == "7"
     assert later["metadata"]["labels"][keys.RESTART_ATTEMPT] == "1"
 
-    def uid(pod: Mapping[str, Any]) -> str:
-        (result,) = [x["value"] for x in pod["spec"]["initContainers"][0]["env"] if x["name"] == names.ENV_JOB]
-        return str(result)
+    def key_secret(pod: Mapping[str, Any]) -> str:
+        (volume,) = [x for x in pod["spec"]["volumes"] if x["name"] == names.POD_VOLUME]
+        return str(volume["projected"]["sources"][0]["secret"]["name"])
 
-    assert '"uid":"job-uid"' in uid(first)
-    assert '"uid":"job-uid-7"' in uid(later)
+    assert (key_secret(first), key_secret(later)) == ("llm-job-uid-membership", "llm-job-uid-membership-7")

@@ -15,6 +15,7 @@ from understudy_operator.plan.facts.spec import RolloutGateway, RolloutsSpec
 from understudy_operator.plan.manifests.child_jobs import job_manifest
 from understudy_operator.plan.manifests.gateways import MODULE, STATE_PATH, TOKEN_PATH
 from understudy_operator.plan.manifests.pods import pod_manifest
+from understudy_operator.plan.manifests.shape import job_facts_json
 from understudy_protocol import pod as names
 from understudy_protocol.enums import OnFailedUpdate
 from understudy_rollout.engines import SglangEngine
@@ -39,7 +40,7 @@ def pod_of(group: Any, given: Job) -> dict[str, Any]:
 
 
 def trainer_pod(given: Job) -> dict[str, Any]:
-    made = pod_manifest(given, index=0, serial="1", coordinator_address=ADDRESS, sidecar_image=IMAGE)
+    made = pod_manifest(given, index=0, serial="1", facts="facts", sidecar_image=IMAGE)
     spec: dict[str, Any] = made["spec"]
     return spec
 
@@ -86,11 +87,12 @@ def test_gateway_and_trainer_mount_the_token_and_not_the_key() -> None:
         assert volume["secret"]["secretName"] == "llm-job-uid-rollouts"
         assert volume["secret"]["items"] == [{"key": names.ROLLOUT_TOKEN_KEY, "path": names.ROLLOUT_TOKEN_FILE}]
     (trainer,) = trainer_pod(job())["containers"]
-    assert names.KEY_VOLUME not in {mount["name"] for mount in trainer["volumeMounts"]}
+    assert names.POD_VOLUME not in {mount["name"] for mount in trainer["volumeMounts"]}
     assert environment(trainer)[names.ENV_ROLLOUT_TOKEN_FILE] == TOKEN_PATH
     # and no volume of a rollout's pod has the key
     volumes = pod_of(ROLLOUT, job())["volumes"]
     assert {x["secret"]["secretName"] for x in volumes if "secret" in x} == {"llm-job-uid-rollouts"}
+    assert not [x for x in volumes if "projected" in x]
 
 
 def test_workers_find_every_replica_by_their_variables(tmp_path: Path) -> None:
@@ -129,8 +131,8 @@ def test_workers_of_a_job_with_rollouts_know_where_to_report(gateway: RolloutGat
 
 def test_sidecars_get_the_policy_for_failed_updates() -> None:
     def shape(given: Job) -> Any:
-        return json.loads(environment(trainer_pod(given)["initContainers"][0])[names.ENV_JOB])
+        return json.loads(job_facts_json(given, ADDRESS))["shape"]
 
     result = shape(job(max_retries=2))
     assert (result["on_failed_update"], result["update_retries"]) == (OnFailedUpdate.RESTART_JOB.value, 2)
-    assert "on_failed_update" not in shape(a_job())
+    assert shape(a_job())["on_failed_update"] is None

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.operator.given import ADDRESS, IMAGE, a_group, a_job, in_round
+from tests.unit.operator.given import IMAGE, a_group, a_job, in_round
 from tests.unit.operator.given_warm import a_warm_pool
 from tests.unit.operator.plan.injection.test_injected_job import an_injected_job
 from understudy_operator.plan.facts import keys
@@ -31,7 +31,7 @@ def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
 
 
 def labels_of(job: Job, index: int | None) -> dict[str, str]:
-    made = pod_manifest(job, index=index, serial="1", coordinator_address=ADDRESS, sidecar_image=IMAGE)
+    made = pod_manifest(job, index=index, serial="1", facts="facts", sidecar_image=IMAGE)
     labels: dict[str, str] = made["metadata"]["labels"]
     return labels
 

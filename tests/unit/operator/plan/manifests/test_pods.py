@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from understudy_operator.plan.facts.keys import COMPLETION_INDEX
 from understudy_operator.plan.facts.spec import SharedMemory
 from understudy_operator.plan.jobset.validation import find_spec_errors
 from understudy_operator.plan.manifests.pods import command_of, pod_manifest
+from understudy_operator.plan.manifests.shape import facts_secret_name, job_facts_json
 from understudy_protocol import pod as names
 
 RICH: dict[str, Any] = {
@@ -46,11 +48,26 @@ RICH: dict[str, Any] = {
 }
 
 
+FACTS = "llm-job-uid-facts-0123456789"
+
+
 def manifest(job: Job | None = None, index: int | None = 0, serial: str = "1", **changes: Any) -> dict[str, Any]:
     job = job if job is not None else a_job(pod_template=RICH)
-    return pod_manifest(
-        job, index=index, serial=serial, coordinator_address=ADDRESS, sidecar_image=IMAGE, avoid_nodes=(), **changes
-    )
+    return pod_manifest(job, index=index, serial=serial, facts=FACTS, sidecar_image=IMAGE, avoid_nodes=(), **changes)
+
+
+def facts_of(job: Job) -> dict[str, Any]:
+    """The facts that the sidecars of the job's pods read."""
+    facts: dict[str, Any] = json.loads(job_facts_json(job, ADDRESS))
+    return facts
+
+
+def launcher_env(job: Job | None = None, index: int | None = 0) -> dict[str, str]:
+    """The variables that the launcher gets: those in the pod, and those of the job's facts."""
+    job = job if job is not None else a_job(pod_template=RICH)
+    of_pod, of_job = env(manifest(job, index), "trainer"), facts_of(job)["variables"]
+    assert not of_pod.keys() & of_job.keys()
+    return {**of_pod, **of_job}
 
 
 def container(pod: dict[str, Any], name: str) -> dict[str, Any]:
@@ -106,7 +123,7 @@ def test_a_pod_without_host_network_has_the_usual_ports():
 def test_the_template_is_not_changed():
     template = copy.deepcopy(RICH)
     job = a_job(pod_template=template)
-    pod_manifest(job, index=0, serial="1", coordinator_address=ADDRESS, sidecar_image=IMAGE, avoid_nodes=["node-1"])
+    pod_manifest(job, index=0, serial="1", facts=FACTS, sidecar_image=IMAGE, avoid_nodes=["node-1"])
     assert template == RICH
 
 
@@ -154,15 +171,15 @@ def test_only_a_spare_gets_the_warm_up():
 
 
 def test_the_launcher_gets_the_setting_of_the_log_prefix():
-    assert env(manifest(a_job(log_prefix=False)), "trainer")[names.ENV_LOG_PREFIX] == "false"
+    assert launcher_env(a_job(log_prefix=False))[names.ENV_LOG_PREFIX] == "false"
 
 
 def test_launcher_and_coordinator_get_the_setting_of_slow_ranks():
-    default, off = manifest(), manifest(a_job(slow_rank_percent=0))
-    assert names.ENV_SLOW_RANK_PERCENT not in env(default, "trainer")
-    assert env(off, "trainer")[names.ENV_SLOW_RANK_PERCENT] == "0"
+    off = a_job(slow_rank_percent=0)
+    assert names.ENV_SLOW_RANK_PERCENT not in launcher_env()
+    assert launcher_env(off)[names.ENV_SLOW_RANK_PERCENT] == "0"
     assert names.JobShape("uid", "ns", "llm", 2, 8, 10, 3600.0).slow_rank_percent == 150
-    assert json.loads(env(off, names.SIDECAR_CONTAINER)[names.ENV_JOB])["slow_rank_percent"] == 0
+    assert facts_of(off)["shape"]["slow_rank_percent"] == 0
 
 
 def test_an_entry_script_of_the_shell_finds_a_python_for_the_launcher():
@@ -179,45 +196,42 @@ def test_with_a_python_the_launcher_needs_no_shell():
 
 
 def test_the_launcher_gets_the_settings_of_the_zygote():
-    assert names.ENV_PRELOAD not in env(manifest(), "trainer")
-    cold = env(manifest(a_job(zygote=False, preload=("torch", "my.model"))), "trainer")
+    assert names.ENV_PRELOAD not in launcher_env()
+    cold = launcher_env(a_job(zygote=False, preload=("torch", "my.model")))
     assert (cold[names.ENV_ZYGOTE], cold[names.ENV_PRELOAD]) == ("false", "torch,my.model")
-    assert env(manifest(a_job(preload=())), "trainer")[names.ENV_PRELOAD] == ""
+    assert launcher_env(a_job(preload=()))[names.ENV_PRELOAD] == ""
 
 
 def test_the_launcher_gets_the_hang_timeouts_of_the_job():
-    assert names.ENV_STEP_TIMEOUT not in env(manifest(), "trainer")
-    assert env(manifest(a_job(step_timeout_s=10_000_000.0)), "trainer")[names.ENV_STEP_TIMEOUT] == "10000000"
+    assert names.ENV_STEP_TIMEOUT not in launcher_env()
+    assert launcher_env(a_job(step_timeout_s=10_000_000.0))[names.ENV_STEP_TIMEOUT] == "10000000"
 
 
 def test_the_launcher_gets_the_start_timeout_of_the_job():
-    assert names.ENV_START_TIMEOUT not in env(manifest(), "trainer")
-    assert env(manifest(a_job(start_timeout_s=600.0)), "trainer")[names.ENV_START_TIMEOUT] == "600"
+    assert names.ENV_START_TIMEOUT not in launcher_env()
+    assert launcher_env(a_job(start_timeout_s=600.0))[names.ENV_START_TIMEOUT] == "600"
 
 
 def test_the_launcher_gets_the_worker_grace_of_the_job():
-    assert names.ENV_WORKER_GRACE_PERIOD not in env(manifest(), "trainer")
-    assert env(manifest(a_job(worker_grace_period_s=0.0)), "trainer")[names.ENV_WORKER_GRACE_PERIOD] == "0"
-    assert env(manifest(a_job(worker_grace_period_s=65.0)), "trainer")[names.ENV_WORKER_GRACE_PERIOD] == "65"
-    assert names.ENV_WORKER_GRACE_PERIOD not in env(
-        manifest(a_job(mode="Torchrun", worker_grace_period_s=5.0)), "trainer"
-    )
+    assert names.ENV_WORKER_GRACE_PERIOD not in launcher_env()
+    assert launcher_env(a_job(worker_grace_period_s=0.0))[names.ENV_WORKER_GRACE_PERIOD] == "0"
+    assert launcher_env(a_job(worker_grace_period_s=65.0))[names.ENV_WORKER_GRACE_PERIOD] == "65"
+    assert names.ENV_WORKER_GRACE_PERIOD not in launcher_env(a_job(mode="Torchrun", worker_grace_period_s=5.0))
 
 
 def test_the_launcher_gets_the_memory_for_snapshots_and_the_sidecar_that_there_is_some():
-    assert names.ENV_SNAPSHOT_BYTES not in env(manifest(), "trainer")
-    with_snapshots = manifest(a_job(snapshot_bytes=1 << 20, snapshot_every=5))
-    assert env(with_snapshots, "trainer")[names.ENV_SNAPSHOT_BYTES] == "1048576"
-    assert env(with_snapshots, "trainer")[names.ENV_SNAPSHOT_EVERY] == "5"
-    shape = json.loads(env(with_snapshots, names.SIDECAR_CONTAINER)[names.ENV_JOB])
+    assert names.ENV_SNAPSHOT_BYTES not in launcher_env()
+    with_snapshots = a_job(snapshot_bytes=1 << 20, snapshot_every=5)
+    assert launcher_env(with_snapshots)[names.ENV_SNAPSHOT_BYTES] == "1048576"
+    assert launcher_env(with_snapshots)[names.ENV_SNAPSHOT_EVERY] == "5"
+    shape = facts_of(with_snapshots)["shape"]
     assert (shape["snapshots"], shape["snapshot_copies"]) == (True, 1)
-    assert env(with_snapshots, "trainer")[names.ENV_SNAPSHOT_COPIES] == "1"
-    assert names.ENV_SNAPSHOT_STORAGE_PATH not in env(with_snapshots, "trainer")
+    assert launcher_env(with_snapshots)[names.ENV_SNAPSHOT_COPIES] == "1"
+    assert names.ENV_SNAPSHOT_STORAGE_PATH not in launcher_env(with_snapshots)
 
 
 def test_the_launcher_gets_the_folder_for_snapshots_on_storage():
-    with_storage = manifest(a_job(snapshot_bytes=1 << 20, snapshot_path="/checkpoints/snapshots", snapshot_path_keep=3))
-    given = env(with_storage, "trainer")
+    given = launcher_env(a_job(snapshot_bytes=1 << 20, snapshot_path="/checkpoints/snapshots", snapshot_path_keep=3))
     assert given[names.ENV_SNAPSHOT_STORAGE_PATH] == "/checkpoints/snapshots"
     assert given[names.ENV_SNAPSHOT_STORAGE_EVERY] == "1000"
     assert given[names.ENV_SNAPSHOT_STORAGE_KEEP] == "3"
@@ -226,23 +240,23 @@ def test_the_launcher_gets_the_folder_for_snapshots_on_storage():
 def test_a_torchrun_command_gets_its_job_and_no_zygote():
     trainer = container(manifest(a_job(pod_template=RICH, mode="Torchrun")), "trainer")
     assert trainer["command"] == ["/bin/sh", "/understudy/launch-torchrun", "python", "-u", "train.py"]
-    variables = env(manifest(a_job(parallelism=8, mode="Torchrun")), "trainer")
+    variables = launcher_env(a_job(parallelism=8, mode="Torchrun"))
     assert (variables[names.ENV_NNODES], variables[names.ENV_RUN_ID]) == ("8", "llm")
     assert names.ENV_ZYGOTE not in variables
-    elastic = env(manifest(a_job(parallelism=8, min_actives=6, mode="Torchrun")), "trainer")
+    elastic = launcher_env(a_job(parallelism=8, min_actives=6, mode="Torchrun"))
     assert elastic[names.ENV_NNODES] == "6:8"
 
 
 def test_with_auto_the_launcher_gets_the_mode_and_the_values_for_a_torchrun():
     trainer = container(manifest(a_job(pod_template=RICH)), "trainer")
     assert trainer["command"] == ["/bin/sh", "/understudy/launch", "python", "-u", "train.py"]
-    variables = env(manifest(a_job(parallelism=8, min_actives=6)), "trainer")
+    variables = launcher_env(a_job(parallelism=8, min_actives=6))
     assert variables[names.ENV_MODE] == "Auto"
     assert (variables[names.ENV_NNODES], variables[names.ENV_RUN_ID]) == ("6:8", "llm")
 
 
 def test_with_wrap_the_launcher_gets_the_mode_alone():
-    variables = env(manifest(a_job(mode="Wrap")), "trainer")
+    variables = launcher_env(a_job(mode="Wrap"))
     assert variables[names.ENV_MODE] == "Wrap"
     assert names.ENV_RUN_ID not in variables
 
@@ -281,9 +295,9 @@ def test_the_sidecar_is_the_first_init_container_and_a_native_one():
 
 
 def test_a_sidecar_that_starts_slowly_on_a_busy_machine_is_not_restarted():
-    probe = pod_manifest(a_job(), index=0, serial="1", coordinator_address=ADDRESS, sidecar_image=IMAGE)["spec"][
-        "initContainers"
-    ][0]["startupProbe"]
+    probe = pod_manifest(a_job(), index=0, serial="1", facts=FACTS, sidecar_image=IMAGE)["spec"]["initContainers"][0][
+        "startupProbe"
+    ]
     assert probe["periodSeconds"] == 1  # a quick start is detected at once
     assert probe["timeoutSeconds"] == 10  # an answer that takes seconds counts
     assert probe["failureThreshold"] == 1800  # half an hour, or longer
@@ -304,8 +318,8 @@ def test_the_sidecar_gets_its_job_and_its_coordinators_address():
         proactive_replacement="Now",
         **elastic,
     )
-    variables = env(manifest(job, index=5), names.SIDECAR_CONTAINER)
-    assert json.loads(variables[names.ENV_JOB]) == {
+    facts = facts_of(job)
+    changed = {
         "uid": "job-uid",
         "namespace": "research",
         "name": "llm",
@@ -320,28 +334,51 @@ def test_the_sidecar_gets_its_job_and_its_coordinators_address():
         "launcher_timeout_s": 20.0,
         "start_timeout_s": 600.0,
     }
-    assert (variables[names.ENV_COORDINATOR], variables[names.ENV_INDEX]) == (ADDRESS, "5")
+    assert facts["shape"] == {**asdict(names.JobShape("", "", "", 0, 0, 0, 0.0)), **changed}
+    assert facts["coordinator"] == ADDRESS
+    assert env(manifest(job, index=5), names.SIDECAR_CONTAINER)[names.ENV_INDEX] == "5"
 
 
-def test_a_setting_that_has_its_default_is_not_in_the_pod():
+def test_what_all_pods_of_a_job_share_is_not_in_the_pod():
     """A job may have thousands of pods, and all of them would contain it."""
-    pod = manifest(a_job(in_place_max_per_pod=None))
-    assert set(env(pod, "trainer")) == {
-        "UNDERSTUDY_NPROC_PER_NODE",
+    job = a_job(snapshot_bytes=1 << 20)
+    pod = manifest(job)
+    assert set(env(pod, "trainer")) == {"UNDERSTUDY_NPROC_PER_NODE", "JOB_COMPLETION_INDEX"}
+    assert set(env(pod, names.SIDECAR_CONTAINER)) == {"UNDERSTUDY_INDEX", "UNDERSTUDY_POD_IP", "UNDERSTUDY_NODE"}
+    assert facts_of(job)["variables"].keys() == {
         "UNDERSTUDY_MODE",
         "UNDERSTUDY_NNODES",
         "UNDERSTUDY_RUN_ID",
+        "UNDERSTUDY_SNAPSHOT_BYTES",
+        "UNDERSTUDY_SNAPSHOT_EVERY",
+        "UNDERSTUDY_SNAPSHOT_COPIES",
+    }
+
+
+def test_with_mode_torchrun_the_variables_are_in_the_pod_because_no_launcher_reads_the_facts():
+    job = a_job(mode="Torchrun", step_timeout_s=30.0)
+    assert facts_of(job)["variables"] == {}
+    assert set(env(manifest(job), "trainer")) == {
+        "UNDERSTUDY_NPROC_PER_NODE",
+        "UNDERSTUDY_NNODES",
+        "UNDERSTUDY_RUN_ID",
+        "UNDERSTUDY_STEP_TIMEOUT_SECONDS",
         "JOB_COMPLETION_INDEX",
     }
-    assert json.loads(env(pod, names.SIDECAR_CONTAINER)[names.ENV_JOB]).keys() == {
-        "uid",
-        "namespace",
-        "name",
-        "actives",
-        "nproc_per_node",
-        "in_place_max_restarts",
-        "in_place_window_s",
-    }
+
+
+def test_the_coordinator_gives_pods_the_longest_grace_period_of_their_templates():
+    template = {"spec": {**TEMPLATE["spec"], "terminationGracePeriodSeconds": 45}}
+    assert facts_of(a_job(pod_template=template))["shape"]["grace_s"] == 45.0
+
+
+def test_the_secret_with_the_facts_has_another_name_if_they_change():
+    job = a_job()
+    name = facts_secret_name(job, ADDRESS)
+    assert re.fullmatch(r"llm-job-uid-facts-[0-9a-f]{10}", name)
+    assert facts_secret_name(a_job(), ADDRESS) == name
+    assert facts_secret_name(a_job(in_place_max_restarts=99), ADDRESS) != name
+    assert facts_secret_name(job, "10.0.0.99:8478") != name
 
 
 @pytest.mark.parametrize("container_name", ["trainer", names.SIDECAR_CONTAINER])
@@ -366,12 +403,19 @@ def test_only_the_sidecar_mounts_the_folder_of_the_nodes_file():
     assert env(pod, names.SIDECAR_CONTAINER)[names.ENV_NOLOGIN] == "/run/here/nologin"
 
 
-def test_only_the_sidecar_mounts_the_verdict_in_the_pods_annotation():
+def test_only_the_sidecar_mounts_the_keys_the_facts_and_the_pods_own_fields():
     pod = manifest()
-    (volume,) = [v for v in pod["spec"]["volumes"] if v["name"] == names.VERDICT_VOLUME]
-    (item,) = volume["downwardAPI"]["items"]
-    assert item == {"path": "verdict", "fieldRef": {"fieldPath": "metadata.annotations['understudy.dev/node-verdict']"}}
-    assert mounts(pod, names.VERDICT_VOLUME) == {names.SIDECAR_CONTAINER}
+    (volume,) = [v for v in pod["spec"]["volumes"] if v["name"] == names.POD_VOLUME]
+    membership, facts, of_pod = volume["projected"]["sources"]
+    assert membership == {"secret": {"name": "llm-job-uid-membership"}}
+    assert facts == {"secret": {"name": FACTS}}
+    assert {item["path"]: item["fieldRef"]["fieldPath"] for item in of_pod["downwardAPI"]["items"]} == {
+        "name": "metadata.name",
+        "uid": "metadata.uid",
+        "verdict": "metadata.annotations['understudy.dev/node-verdict']",
+    }
+    assert mounts(pod, names.POD_VOLUME) == {names.SIDECAR_CONTAINER}
+    assert mounts(pod, names.SHARED_VOLUME) == {names.SIDECAR_CONTAINER, "trainer"}
 
 
 def test_without_a_node_file_no_folder_of_the_node_is_mounted():
@@ -379,14 +423,6 @@ def test_without_a_node_file_no_folder_of_the_node_is_mounted():
     assert not [v for v in pod["spec"]["volumes"] if "hostPath" in v]
     assert mounts(pod, names.NODE_VOLUME) == set()
     assert names.ENV_NOLOGIN not in env(pod, names.SIDECAR_CONTAINER)
-
-
-def test_only_the_sidecar_can_read_the_key():
-    pod = manifest()
-    assert mounts(pod, names.KEY_VOLUME) == {names.SIDECAR_CONTAINER}
-    assert mounts(pod, names.SHARED_VOLUME) == {names.SIDECAR_CONTAINER, "trainer"}
-    (key,) = [volume for volume in pod["spec"]["volumes"] if volume["name"] == names.KEY_VOLUME]
-    assert key["secret"]["secretName"] == "llm-job-uid-membership"
 
 
 def test_the_job_owns_its_pods():
@@ -442,7 +478,7 @@ def test_a_spare_has_no_index():
     assert re.fullmatch(r"llm-workers-spare-[0-9a-f]{5}", pod["metadata"]["name"])
     assert COMPLETION_INDEX not in pod["metadata"]["labels"]
     assert pod["metadata"]["labels"][names.LABEL_ROLE] == names.ROLE_SPARE
-    assert env(pod, names.SIDECAR_CONTAINER)[names.ENV_INDEX] == ""
+    assert names.ENV_INDEX not in env(pod, names.SIDECAR_CONTAINER)
 
 
 def test_the_command_of_a_spare_finds_a_completion_index_that_no_other_pod_has():
@@ -481,7 +517,7 @@ def affinity_of(given: Any, *avoid_nodes: str) -> Any:
         a_job(pod_template=template),
         index=0,
         serial="1",
-        coordinator_address=ADDRESS,
+        facts=FACTS,
         sidecar_image=IMAGE,
         avoid_nodes=avoid_nodes,
     )

@@ -78,7 +78,7 @@ def test_settings_of_members_may_differ() -> None:
         (with_spec(terminationGracePeriodSeconds=60), "spec.terminationGracePeriodSeconds"),
         (
             with_spec(volumes=[{"name": "v", "emptyDir": {}}]),
-            "spec.volumes is a list of length 3, and a list of length 2 in the pool",
+            "spec.volumes is a list of length 2, and a list of length 1 in the pool",
         ),
         (with_spec(initContainers=[{"name": "i", "image": "i"}]), "spec.initContainers"),
         ({**TEMPLATE, "metadata": {"annotations": {"networks": "rdma"}}}, "annotations.networks is 'rdma'"),

@@ -109,7 +109,7 @@ def test_a_spare_has_sidecar_and_launcher_and_belongs_to_no_job() -> None:
     assert sidecar["image"] == IMAGE
     result = variables(sidecar)
     assert result[names.ENV_POOL] == "pool-uid"
-    assert not {names.ENV_JOB, names.ENV_COORDINATOR, names.ENV_INDEX} & result.keys()
+    assert names.ENV_INDEX not in result
     assert sidecar["readinessProbe"]["httpGet"]["path"] == "/ready"
     assert trainer["command"] == ["/bin/sh", f"{names.SHARED_FOLDER}/{names.LAUNCHER_SCRIPT}", "python", "train.py"]
     assert spec["restartPolicy"] == "Never"
@@ -121,16 +121,17 @@ def test_only_the_sidecar_mounts_the_keys_of_the_pool_and_the_job() -> None:
     spec = created()["spec"]
     (trainer,), (sidecar,) = spec["containers"], spec["initContainers"]
     volumes = {volume["name"]: volume for volume in spec["volumes"]}
-    assert volumes[names.KEY_VOLUME]["secret"]["secretName"] == SECRET
+    secrets = [source["secret"]["name"] for source in volumes[names.POD_VOLUME]["projected"]["sources"][:-1]]
+    assert secrets == [SECRET]
     assert volumes[names.STATE_VOLUME]["emptyDir"]["medium"] == "Memory"
-    hidden = {names.KEY_VOLUME, names.STATE_VOLUME}
+    hidden = {names.POD_VOLUME, names.STATE_VOLUME}
     assert hidden <= {mount["name"] for mount in sidecar["volumeMounts"]}
     assert not hidden & {mount["name"] for mount in trainer["volumeMounts"]}
 
 
 @pytest.mark.attack("C4", "a pool's template that mounts the volume with the jobs' keys", before="its trainer got them")
 def test_a_pools_template_cannot_mount_the_operators_own_volumes() -> None:
-    mounts = [{"name": name, "mountPath": f"/{name}"} for name in ("data", names.KEY_VOLUME, names.STATE_VOLUME)]
+    mounts = [{"name": name, "mountPath": f"/{name}"} for name in ("data", names.POD_VOLUME, names.STATE_VOLUME)]
     spec = {"containers": [{"name": "trainer", "command": ["x"], "volumeMounts": mounts}]}
     (trainer,) = created(template={"metadata": {}, "spec": spec})["spec"]["containers"]
     assert [mount["name"] for mount in trainer["volumeMounts"]] == ["data", names.SHARED_VOLUME]
@@ -139,7 +140,7 @@ def test_a_pools_template_cannot_mount_the_operators_own_volumes() -> None:
 @pytest.mark.attack("C4", "a pool's container that has a name of ours and mounts the keys", before="it got the keys")
 @pytest.mark.parametrize("kind", ["containers", "initContainers"])
 def test_no_name_of_a_container_lets_a_pools_template_mount_the_keys(kind: str) -> None:
-    mounts = [{"name": name, "mountPath": f"/{name}"} for name in ("understudy-membership", "understudy-state")]
+    mounts = [{"name": name, "mountPath": f"/{name}"} for name in ("understudy-pod", "understudy-state")]
     spec: dict[str, Any] = {"containers": [{"name": "trainer", "command": ["x"]}]}
     spec[kind] = [*spec.get(kind, []), {"name": "understudy-gateway", "image": "x", "volumeMounts": mounts}]
     assert created(template={"metadata": {}, "spec": spec})["spec"][kind][-1]["volumeMounts"] == []

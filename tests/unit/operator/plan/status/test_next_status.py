@@ -10,6 +10,7 @@ from msgspec import structs
 from tests.unit.operator.given import (
     A0,
     A1,
+    ADDRESS,
     FAILED,
     NOW,
     SUCCEEDED,
@@ -316,9 +317,16 @@ def test_the_round_never_decreases():
 
 def test_the_leadership_is_reported_with_its_pod_and_its_epoch():
     appointed = status_of(observed(), Leadership(5, 0, A0, "the coordinator's pod is gone"))
-    assert appointed["coordinator"] == {"epoch": 5, "podName": "a0", "podUID": "uid-a0"}
+    assert appointed["coordinator"] == {"epoch": 5, "podName": "a0", "podUID": "uid-a0", "address": ADDRESS}
     elected = status_of(observed(), Leadership(5, 7, A1, ""))
-    assert elected["coordinator"] == {"epoch": 5, "term": 7, "podName": "a1", "podUID": "uid-a1"}
+    assert elected["coordinator"] == {"epoch": 5, "term": 7, "podName": "a1", "podUID": "uid-a1", "address": ADDRESS}
+
+
+def test_the_address_of_the_coordinators_service_is_kept_for_a_service_that_replaces_it():
+    before = in_round(0)
+    assert status_of(observed(a_job(status=before), coordinator_address=""))["coordinator"]["address"] == ADDRESS
+    other = status_of(observed(a_job(status=before), coordinator_address="10.0.0.99:8478"))
+    assert other["coordinator"]["address"] == "10.0.0.99:8478"
 
 
 def test_the_leadership_stays_reported_while_its_pod_is_gone():

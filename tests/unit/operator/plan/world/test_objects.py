@@ -1,5 +1,6 @@
 """The Secrets and the Services that a job's pods need."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from tests.unit.operator.given import (
     A0,
     A1,
+    ADDRESS,
     AN_HOUR_AGO,
     KEYRING,
     NOW,
@@ -30,6 +32,7 @@ from understudy_operator.plan.facts.secret_writes import SecretWrites
 from understudy_operator.plan.facts.spec import RolloutGateway, RolloutsSpec
 from understudy_operator.plan.facts.status import written
 from understudy_operator.plan.intents import Create, DeleteSecret, Plan
+from understudy_operator.plan.manifests.shape import facts_secret_name
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.times.reconcile_clock import ReconcileClock
 from understudy_operator.plan.world.members import may_start
@@ -45,6 +48,7 @@ NOTHING: dict[str, Any] = {
     "coordinator_address": "",
 }
 SECRET = "llm-job-uid-membership"
+FACTS = facts_secret_name(a_job(), ADDRESS)
 #: Status of a job after its first attempt, and after its second one.
 SECOND = {"coordinator": {"epoch": 50, "formerEpoch": 50, "previousAttempt": 0}}
 THIRD = {"coordinator": {"epoch": 70, "formerEpoch": 70, "previousAttempt": 50}}
@@ -75,11 +79,43 @@ def suspended(status: dict[str, Any] | None = None) -> Job:
         (NOTHING | {"secret_writes": SecretWrites({SECRET: NOW})}, ["llm-coordinator", "llm"]),
         ({"coordinator_address": ""}, ["llm-coordinator"]),
         ({"has_hostnames_service": False}, ["llm"]),
+        ({"secret_writes": SecretWrites({SECRET: NOW})}, [FACTS]),
         ({}, []),
     ],
 )
 def test_missing_objects_are_created(present: dict[str, Any], missing: list[str]):
     assert list(planned(**present)) == missing
+
+
+def test_the_facts_about_the_job_have_a_secret_of_their_own_which_needs_the_services_address():
+    # given a job whose Service exists
+    secret = planned(secret_writes=SecretWrites({SECRET: NOW}))[FACTS]
+    # then the Secret has the address and no key, and its content never changes
+    (text,) = secret["stringData"].values()
+    assert secret["stringData"].keys() == {"job.json"}
+    assert json.loads(text)["coordinator"] == ADDRESS
+    assert secret["immutable"] is True
+    # and without a Service it is not created
+    assert not [name for name in planned(**NOTHING) if "facts" in name]
+
+
+def test_pods_wait_until_the_secret_with_the_facts_exists():
+    writes = SecretWrites({SECRET: NOW})
+    assert not has_secrets(observed(a_job(), (), secret_writes=writes))
+    assert has_secrets(observed(a_job(), (), secret_writes=writes.after_creation(FACTS, NOW)))
+
+
+def test_a_change_of_the_recovery_leads_to_another_secret_for_new_pods():
+    # given pods that mount a Secret of the job
+    pods = (mounts(A0, SECRET, FACTS), mounts(A1, SECRET, FACTS))
+    # when a field changes that may be changed at any time
+    changed = a_job(in_place_max_restarts=99, status=in_round(0))
+    writes = SecretWrites({SECRET: AN_HOUR_AGO, FACTS: AN_HOUR_AGO})
+    (name,) = planned(*pods, job=changed, secret_writes=writes)
+    # then the new Secret is created before pods that mount it, and the old one stays
+    assert name == facts_secret_name(changed, ADDRESS) != FACTS
+    assert not has_secrets(observed(changed, pods, secret_writes=writes))
+    assert deleted(observed(changed, pods)) == []
 
 
 # The Secret of an attempt --------------------------------------------------------------------------------------------
@@ -111,9 +147,9 @@ def test_each_attempt_has_a_secret_and_a_key_of_its_own():
 
 def test_the_secret_of_a_deleted_job_of_the_same_name_does_not_count():
     """Kubernetes' garbage collector may need seconds to delete it, and the operator reads no Secret."""
-    assert list(planned(job=replace(a_job(), uid="another"), secret_writes=SecretWrites())) == [
-        "llm-another-membership"
-    ]
+    made = list(planned(job=replace(a_job(), uid="another"), secret_writes=SecretWrites()))
+    assert made[0] == "llm-another-membership"
+    assert [name.rpartition("-")[0] for name in made[1:]] == ["llm-another-facts"]
 
 
 def test_the_longest_name_of_a_secret_is_valid():
@@ -124,7 +160,7 @@ def test_the_longest_name_of_a_secret_is_valid():
 
 
 def test_a_secret_that_this_process_has_created_is_not_created_in_each_reconcile():
-    facts = observed(a_job(), (A0, A1, S), secret_writes=SecretWrites({SECRET: AN_HOUR_AGO}))
+    facts = observed(a_job(), (A0, A1, S), secret_writes=SecretWrites(dict.fromkeys((SECRET, FACTS), AN_HOUR_AGO)))
     assert plan_objects(facts, NOW) == ()
 
 
@@ -134,7 +170,7 @@ def mounts(pod: Pod, *secrets: str) -> Pod:
 
 @pytest.mark.parametrize(
     "pod",
-    [mounts(A0, SECRET), starting(mounts(A0, SECRET)), ended(mounts(A0, SECRET))],
+    [mounts(A0, SECRET, FACTS), starting(mounts(A0, SECRET, FACTS)), ended(mounts(A0, SECRET, FACTS))],
     ids=["runs", "starts", "ended"],
 )
 def test_a_process_that_has_just_started_concludes_from_a_pod_that_its_secret_exists(pod: Pod):
@@ -155,12 +191,12 @@ def test_a_process_that_has_just_started_concludes_from_a_pod_that_its_secret_ex
 def test_a_process_that_has_just_started_does_not_conclude_it_from_other_pods(pod: Pod):
     facts = observed(a_job(), (pod,), secret_writes=SecretWrites())
     assert not has_secrets(facts)
-    assert list(planned(pod, secret_writes=SecretWrites())) == [SECRET]
+    assert list(planned(pod, secret_writes=SecretWrites())) == [SECRET, FACTS]
 
 
 def waiting(for_s: float, **changes: Any) -> Pod:
     """A pod that has been on its node for `for_s` seconds, without mounted volumes."""
-    return replace(mounts(starting(A0), SECRET), waiting_since=NOW - for_s, **changes)
+    return replace(mounts(starting(A0), SECRET, FACTS), waiting_since=NOW - for_s, **changes)
 
 
 @pytest.mark.parametrize(
@@ -168,11 +204,12 @@ def waiting(for_s: float, **changes: Any) -> Pod:
 )
 def test_a_secret_that_pods_wait_for_is_created_again_in_case_it_was_deleted(created_at: float | None):
     # given a pod that waits, and others that have mounted the Secret before
-    writes = SecretWrites({} if created_at is None else {SECRET: created_at})
-    pods = (waiting(30.0), mounts(A1, SECRET))
-    # then the operator creates it with the same content
-    (secret,) = planned(*pods, secret_writes=writes).values()
-    assert secret["stringData"] == planned(**NOTHING)[SECRET]["stringData"]
+    writes = SecretWrites({} if created_at is None else dict.fromkeys((SECRET, FACTS), created_at))
+    pods = (waiting(30.0), mounts(A1, SECRET, FACTS))
+    # then the operator creates it, and the one with the facts, with the same content
+    made = planned(*pods, secret_writes=writes)
+    assert list(made) == [SECRET, FACTS]
+    assert made[SECRET]["stringData"] == planned(**NOTHING)[SECRET]["stringData"]
     # and pods are created meanwhile
     assert has_secrets(observed(a_job(), pods, secret_writes=writes))
 
@@ -189,7 +226,8 @@ def test_a_secret_that_pods_wait_for_is_created_again_in_case_it_was_deleted(cre
 )
 def test_a_secret_is_not_recreated_too_soon_or_for_other_pods(pod: Pod, created_at: float, again_in_s: float | None):
     now = ReconcileClock(NOW)
-    assert plan_objects(observed(a_job(), (pod,), secret_writes=SecretWrites({SECRET: created_at})), now) == ()
+    writes = SecretWrites(dict.fromkeys((SECRET, FACTS), created_at))
+    assert plan_objects(observed(a_job(), (pod,), secret_writes=writes), now) == ()
     assert now.remaining_s == (float("inf") if again_in_s is None else again_in_s)
 
 
@@ -232,9 +270,9 @@ def test_a_suspended_job_keeps_its_secret_until_its_attempt_has_ended():
 def test_a_job_that_is_resumed_in_the_same_attempt_gets_its_secret_at_once():
     """The attempt had not begun when it was suspended. Pods that have mounted the deleted Secret prove nothing."""
     writes = SecretWrites({SECRET: NOW - 60}).after_deletion(SECRET)
-    facts = observed(a_job(), (mounts(A0, SECRET),), secret_writes=writes)
+    facts = observed(a_job(), (mounts(A0, SECRET, FACTS),), secret_writes=writes)
     assert not has_secrets(facts)
-    assert list(planned(mounts(A0, SECRET), secret_writes=writes)) == [SECRET]
+    assert list(planned(mounts(A0, SECRET, FACTS), secret_writes=writes)) == [SECRET]
 
 
 def test_a_suspended_job_keeps_no_secret_that_was_derived_from_a_replaced_master_secret():
@@ -260,7 +298,7 @@ def ending(status: dict[str, Any], now: float) -> dict[str, Any]:
     pods = [of_attempt(pod, status["coordinator"].get("formerEpoch", 0)) for pod in (A0, A1, S)]
     plan: Plan = reconcile(observed(suspended(status), pods), "image", now)
     assert plan.status is not None
-    return written(plan.status.coordinator)
+    return {name: value for name, value in written(plan.status.coordinator).items() if name != "address"}
 
 
 def test_attempt_numbers_grow_whatever_the_clock_shows():
@@ -352,13 +390,16 @@ def test_all_objects_have_the_owner_and_the_labels_of_the_job():
 
 
 def test_the_coordinators_service_is_recreated_at_the_pods_known_address():
-    given: dict[str, Any] = {"coordinator_address": "", "advertised_address": "10.0.0.9:8478"}
-    assert planned(A0, **given)["llm-coordinator"]["spec"]["clusterIP"] == "10.0.0.9"
+    job = a_job(status={"coordinator": {"address": "10.0.0.9:8478"}})
+    assert planned(A0, job=job, coordinator_address="")["llm-coordinator"]["spec"]["clusterIP"] == "10.0.0.9"
 
 
 def test_the_coordinators_service_gets_another_address_if_the_old_one_is_taken():
-    given: dict[str, Any] = {"coordinator_address": "", "advertised_address": "10.0.0.9:8478"}
+    job = a_job(status={"coordinator": {"address": "10.0.0.9:8478"}})
     message = (
         'Service "llm-coordinator" is invalid: spec.clusterIPs: failed to allocate: provided IP is already allocated'
     )
-    assert "clusterIP" not in planned(A0, **given, refusals=(Refusal(message),))["llm-coordinator"]["spec"]
+    assert (
+        "clusterIP"
+        not in planned(A0, job=job, coordinator_address="", refusals=(Refusal(message),))["llm-coordinator"]["spec"]
+    )
