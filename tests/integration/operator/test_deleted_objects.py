@@ -6,6 +6,7 @@ from tests.integration.operator.kube import Kube, Raw
 from tests.integration.operator.process import OperatorProcess
 from tests.integration.operator.test_stuck import bind, set_pod_status, until_another
 from tests.integration.operator.training import NAME, Training, secret_name
+from understudy_protocol import pod as names
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -69,17 +70,22 @@ async def test_a_secret_is_recreated_with_the_same_key_when_a_pod_waits_for_it(
 @pytest.mark.attack(
     "C3", "a thief of a job's key in the next attempt of the job", before="all attempts of a job had one key"
 )
-async def test_a_suspended_job_has_no_secret_and_a_resumed_one_another_key(training: Training, kube: Kube):
+async def keys_of(kube: Kube) -> list[Raw]:
+    """The Secrets with keys."""
+    return [secret for secret in await kube.list("secrets") if names.KEY_FILE in secret["data"]]
+
+
+async def test_a_suspended_job_has_no_key_and_a_resumed_one_another_key(training: Training, kube: Kube):
     # given a job whose pods are not scheduled yet
     await training.apply()
     await training.until_pods(3)
-    (before,) = await kube.list("secrets")
+    (before,) = await keys_of(kube)
 
     # when it is suspended
     await kube.call("PATCH", f"trainingjobs/{NAME}", {"spec": {"suspend": True}})
 
     async def none() -> bool:
-        return await kube.list("secrets") == []
+        return await keys_of(kube) == []
 
     await kube.until("the Secret is deleted", none)
 
@@ -87,7 +93,7 @@ async def test_a_suspended_job_has_no_secret_and_a_resumed_one_another_key(train
     await kube.call("PATCH", f"trainingjobs/{NAME}", {"spec": {"suspend": False}})
 
     async def one() -> list[Raw]:
-        return await kube.list("secrets")
+        return await keys_of(kube)
 
     (after,) = await kube.until("the Secret of the next attempt", one)
     attempt = (await training.status())["coordinator"]["formerEpoch"]
