@@ -227,7 +227,7 @@ def manifest(given: Raw) -> Raw:
 
 def _status(given: Raw) -> Raw:
     """With the address of the coordinator's Service: the operator has written it as soon as the Service existed."""
-    status = given.get("status", {})
+    status: Raw = given.get("status", {})
     if "world" not in given or given.get("facts", {}).get("nothing"):
         return status
     return {**status, "coordinator": {**status.get("coordinator", {}), "address": ADDRESS}}
