@@ -3,7 +3,7 @@
 import copy
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from tests.unit.operator.given import ADDRESS, IMAGE, TEMPLATE, a_job
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.keys import COMPLETION_INDEX
-from understudy_operator.plan.facts.spec import SharedMemory
+from understudy_operator.plan.facts.spec import ReplicatedJob, SharedMemory
 from understudy_operator.plan.jobset.validation import find_spec_errors
 from understudy_operator.plan.manifests.pods import command_of, pod_manifest
 from understudy_operator.plan.manifests.shape import facts_secret_name, job_facts_json
@@ -368,8 +368,13 @@ def test_with_mode_torchrun_the_variables_are_in_the_pod_because_no_launcher_rea
 
 
 def test_the_coordinator_gives_pods_the_longest_grace_period_of_their_templates():
-    template = {"spec": {**TEMPLATE["spec"], "terminationGracePeriodSeconds": 45}}
-    assert facts_of(a_job(pod_template=template))["shape"]["grace_s"] == 45.0
+    def group(name: str, grace_s: int) -> ReplicatedJob:
+        template = {"spec": {**TEMPLATE["spec"], "terminationGracePeriodSeconds": grace_s}}
+        return ReplicatedJob(name, {"spec": {"parallelism": 1, "template": template}})
+
+    job = a_job()
+    world = replace(job.world, groups=(group("a", 40), group("b", 45), *job.world.groups))
+    assert facts_of(replace(job, spec=replace(job.spec, world=world)))["shape"]["grace_s"] == 45.0
 
 
 def test_the_secret_with_the_facts_has_another_name_if_they_change():
