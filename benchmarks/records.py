@@ -48,6 +48,7 @@ UNITS = {
     "cpu_s": "s",
     "cpu_percent": "%",
     "controller_manager_cpu_s": "s",
+    "others_cpu_s": "s",
     "api_server_cpu_s": "s",
     "peak_rss_mb": "MB",
     "pod_bytes": "B",

@@ -44,6 +44,7 @@ async def run(sessions: Sequence[Session], journal: Journal, binaries: Path, job
     # The controller manager's limits belong to its cluster.
     for shipped, of_cluster in groupby(enumerate(sessions, 1), lambda numbered: numbered[1].shipped):
         async with cluster.running(binaries, jobset, nodes, Progress(), shipped=shipped) as present:
+            await present.warm_up()
             for number, session in of_cluster:
                 left_s -= session.expected_s
                 name = f"[{number}/{len(sessions)}] {session.system} {session.size:,}"

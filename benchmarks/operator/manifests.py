@@ -96,6 +96,12 @@ def failed_status(now: str) -> Raw:
     return {"status": {"phase": "Failed", "conditions": [not_ready], "containerStatuses": [container]}}
 
 
+def waiting_pod() -> Raw:
+    """A pod that no scheduler handles."""
+    spec = {"schedulingGates": [{"name": "example.com/waits"}], "containers": [_container()]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "waits-"}, "spec": spec}
+
+
 def node(number: int) -> Raw:
     """A node that kwok simulates, with room for more pods than any case needs."""
     room = {"cpu": "1000", "memory": "4Ti", "pods": "1000"}

@@ -2,8 +2,8 @@
 
 Rules: a session is one start of one system, in a namespace of its own, with several cases in the life of its jobs:
 creation, observation, deletion. A restart of all jobs is a separate session, and so is JobSet's restart in place, whose
-spec differs. The size of a case is its number of pods: one job, or many jobs of PODS_OF_MANY pods each. In the case
-`recover-beside` a job of PODS_OF_MANY pods recovers while a job of that size is created.
+spec differs. The size of a case is its number of pods: one job, or many jobs of one pod each. In the case
+`recover-beside` a job of SMALL_JOB pods recovers while a job of that size is created.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
-RUNS = 3
+RUNS = 5
 #: A result that takes longer is reported as unfinished.
 LIMIT_S = 900.0
 IDLE_S = 60.0
-PODS_OF_MANY = 10
+SMALL_JOB = 10
 NODES = 200
 
 
@@ -82,12 +82,12 @@ class Session:
 
     @property
     def jobs(self) -> int:
-        return max(1, self.size // PODS_OF_MANY) if self.cases[0] in MANY else 1
+        return self.size if self.cases[0] in MANY else 1
 
     @property
     def pods(self) -> int:
         """Pods of the jobs that are created first. The job that recovers beside a creation is small."""
-        return PODS_OF_MANY if Case.BESIDE in self.cases else self.size
+        return SMALL_JOB if Case.BESIDE in self.cases else self.size
 
     @property
     def pods_of_a_job(self) -> int:

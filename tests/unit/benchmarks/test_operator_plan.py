@@ -54,11 +54,11 @@ def test_idle_and_start_are_measured_at_the_largest_size_unless_sizes_are_chosen
     assert sizes(Choice(sizes=(100,))) == {100}
 
 
-@pytest.mark.parametrize(("size", "jobs"), [(2000, 200), (100, 10)])
-def test_many_jobs_have_ten_pods_each(size: int, jobs: int) -> None:
+@pytest.mark.parametrize("size", [2000, 100])
+def test_many_jobs_have_one_pod_each(size: int) -> None:
     (session,) = plan(Choice(cases=(Case.MANY_CREATE,), systems=(UNDERSTUDY,), sizes=(size,), runs=1))
 
-    assert (session.jobs, session.pods_of_a_job) == (jobs, 10)
+    assert (session.jobs, session.pods_of_a_job) == (size, 1)
 
 
 def test_a_job_that_recovers_during_a_creation_is_a_small_one() -> None:
@@ -104,7 +104,7 @@ def test_every_goal_has_a_measurement() -> None:
 
 
 def test_a_goal_of_the_table_can_be_met() -> None:
-    seconds = {"understudy": 10.0, "jobset": 16.0}
+    seconds = {"understudy": 14.0, "jobset": 16.0}
     records = sum_up(Sample(name, "recreate", 1000, 0, {"running_s": value}) for name, value in seconds.items())
     (recreate,) = (x for x in check(GOALS, records) if x.goal.case == "recreate")
 

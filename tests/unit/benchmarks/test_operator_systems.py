@@ -74,7 +74,7 @@ def test_a_status_reports_that_all_is_well(description: Setup, status: Status, w
 
 
 def test_all_is_well_when_every_job_reports_it() -> None:
-    many = setup(System.JOBSET, Case.MANY_CREATE, size=20)
+    many = setup(System.JOBSET, Case.MANY_CREATE, size=2)
     well: Status = {"replicatedJobsStatus": [{"ready": 1}]}
 
     assert many.all_well([well, well])
