@@ -1,7 +1,7 @@
 """The facts about a job that each of its sidecars gets at its start, and the name of the Secret with them.
 
-All pods of a job need the same facts. In a Secret, they take no room in the pods, of which a job may have thousands.
-But a change of the job applies to new pods only (the fields of `recovery` can change at any time), and the operator can
+All pods of a job need the same facts. A Secret contains them, so that they are not in each of thousands of pods. But a
+change of the job applies to new pods only (the fields of `recovery` can change at any time), and the operator can
 neither read nor change a Secret. So the name of the Secret contains a digest of the facts: if they change, new pods
 mount another Secret. Each Secret stays until the job is deleted.
 """
