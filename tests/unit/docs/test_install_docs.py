@@ -152,6 +152,6 @@ def test_chart_and_pages_state_the_versions_of_kubernetes_that_tests_run() -> No
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
     assert chart["kubeVersion"] == ">=1.30.0-0"
     page, readme = (" ".join(file.read_text(encoding="utf-8").split()) for file in (INSTALL, ROOT / "README.md"))
-    assert "Kubernetes 1.30 or newer. All tests have run on 1.36. On 1.30 and 1.33 only tests of the CRDs have" in page
+    assert "All tests have run on 1.36, and the integration tests also on 1.30 and 1.33." in page
     assert "On an existing cluster (Kubernetes 1.30 or newer)" in readme
     assert re.findall(r"Kubernetes 1\.(?!30)\d+", page + readme) == []
