@@ -299,7 +299,7 @@ class LocalCluster:
             node=node,
             ip=self._address(self._addresses),
             folder=folder.pod(name),
-            pod_folder=folder.own(name),
+            pod_folder=folder.sidecar(name),
             shipped=folder.shipped,
             devices=written.devices_of(self._nodes.index(node), len(self._nodes), self.options.nproc, self._devices),
         )

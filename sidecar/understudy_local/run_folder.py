@@ -1,7 +1,7 @@
 """The files of a run: one folder for each run, from which other processes learn which runs are active.
 
     NAME/control.sock     the socket for `understudy local kill`
-    NAME/own/POD/         the files of a pod's sidecar: keys, the job's facts, the pod's name and uid
+    NAME/sidecars/POD/    the files of a pod's sidecar: keys, the job's facts, the pod's name and uid
     NAME/shipped/         the files that a sidecar image ships
     NAME/pods/POD/        a pod's shared folder
     NAME/logs/POD.log     the lines of its launcher, its sidecar and its workers
@@ -49,9 +49,9 @@ class RunFolder:
     def control(self) -> Path:
         return self.path / CONTROL
 
-    def own(self, pod: str) -> Path:
+    def sidecar(self, pod: str) -> Path:
         """The folder of the files that a kubelet would write for the pod's sidecar."""
-        return self.path / "own" / pod
+        return self.path / "sidecars" / pod
 
     @property
     def shipped(self) -> Path:
@@ -82,7 +82,7 @@ class RunFolder:
     def clear(self) -> None:
         """After the run: only its logs and its last state remain."""
         self.control.unlink(missing_ok=True)
-        for folder in (self.path / "own", self.shipped, self.path / "pods"):
+        for folder in (self.path / "sidecars", self.shipped, self.path / "pods"):
             shutil.rmtree(folder, ignore_errors=True)
         if self.path in _locks:
             os.close(_locks.pop(self.path))

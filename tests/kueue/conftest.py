@@ -9,7 +9,7 @@ from tests.integration.conftest import ApiServer, api_server
 from tests.integration.operator.conftest import kube_of, kubeconfig, operator
 from tests.integration.operator.training import Training
 from tests.kueue.build import kueue
-from tests.kueue.manager import manager
+from tests.kueue.kueue_manager import manager
 
 if TYPE_CHECKING:
     from tests.integration.operator.kube import Kube

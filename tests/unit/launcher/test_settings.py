@@ -37,7 +37,7 @@ def test_a_pod_can_set_everything() -> None:
 
 
 def test_the_variables_of_the_job_come_from_the_file_that_the_sidecar_writes(tmp_path: Path) -> None:
-    # given the variables of a pod, one of which has another value in the file
+    # given a pod with a variable that the file sets to another value
     pods = {"UNDERSTUDY_FOLDER": str(tmp_path), "UNDERSTUDY_NPROC_PER_NODE": "8", "UNDERSTUDY_MODE": "Wrap"}
     (tmp_path / "variables.json").write_text(json.dumps({"UNDERSTUDY_MODE": "Auto", "UNDERSTUDY_NNODES": "5000"}))
     # then the job's values count: a variable of the user (envFrom) does not change them

@@ -60,8 +60,8 @@ def test_a_killed_run_is_inactive_although_it_left_its_socket(temporary: Path) -
 
 def test_after_a_run_its_logs_remain_and_its_key_is_deleted() -> None:
     run = run_folder.make("")
-    run.own("node-0").mkdir(parents=True)
-    (run.own("node-0") / "key").write_text("secret")
+    run.sidecar("node-0").mkdir(parents=True)
+    (run.sidecar("node-0") / "key").write_text("secret")
     run.log("node-0").write_text("said")
     run.clear()
     assert [path.name for path in run.path.iterdir()] == ["logs"]

@@ -168,7 +168,7 @@ def _behind_launcher(trainer: dict[str, Any], job: Job, grace_s: int) -> tuple[s
                 "rendezvous",
             )
             trainer["env"] = [x for x in trainer["env"] if x["name"] not in others]
-    pods.wrap(trainer, job, None, grace_s, has_facts=False)
+    pods.wrap(trainer, job, None, grace_s, in_facts={})
     return warnings
 
 

@@ -71,7 +71,7 @@ def pod_manifest(
     spec["hostname"] = _hostname(job, group, place, serial)
     spec.setdefault("volumes", []).extend(volumes(job, [name for name in (membership_secret_name(job), facts) if name]))
     trainer = trainer_of(spec, job.world.container)
-    wrap(trainer, job, place, grace_s, has_facts=bool(facts))
+    wrap(trainer, job, place, grace_s, variables_in_facts(job) if facts else {})
     if place is None:
         trainer["env"] = [*(v for v in trainer["env"] if v["name"] != INDEX_VARIABLE), _spare_index(group)]
     _add_shared_memory(spec, trainer, job)
@@ -221,12 +221,14 @@ def _node_volume(job: Job) -> list[dict[str, Any]]:
     return [{"name": names.NODE_VOLUME, "hostPath": {"path": folder, "type": "DirectoryOrCreate"}}]
 
 
-def wrap(trainer: dict[str, Any], job: Job, place: PodPosition | None, grace_s: int, *, has_facts: bool) -> None:
-    """has_facts: whether the launcher gets the variables that all pods of the job share from the job's facts."""
+def wrap(
+    trainer: dict[str, Any], job: Job, place: PodPosition | None, grace_s: int, in_facts: Mapping[str, str]
+) -> None:
+    """in_facts: the launcher's variables that are in the job's facts, and so not in the pod."""
     trainer["command"] = [*_entry(job), *trainer["command"]]
-    shared = launcher_variables(job)
+    shared = _shared_variables(job)
     variables = {names.ENV_NPROC: str(job.world.nproc_per_node), names.ENV_GRACE: str(grace_s)}
-    variables |= {} if has_facts and job.world.mode != TORCHRUN else shared
+    variables |= {name: value for name, value in shared.items() if name not in in_facts}
     if place is None and job.world.warmup:
         variables[names.ENV_WARMUP] = json.dumps(job.world.warmup)
     if (devices := _count_devices(trainer)) and job.world.mode != TORCHRUN:
@@ -235,12 +237,20 @@ def wrap(trainer: dict[str, Any], job: Job, place: PodPosition | None, grace_s: 
         variables[INDEX_VARIABLE] = str(place.pod_index)
     reserved = variables.keys() | shared.keys() | _DEFAULTS.keys()
     users = [variable for variable in trainer.get("env", []) if variable["name"] not in reserved]
-    trainer["env"] = [*users, *(_env(name, value) for name, value in _without_defaults(variables).items())]
+    trainer["env"] = [*users, *_env_unless_default(variables)]
     trainer.setdefault("volumeMounts", []).append({"name": names.SHARED_VOLUME, "mountPath": names.SHARED_FOLDER})
 
 
-def launcher_variables(job: Job) -> dict[str, str]:
-    """The launcher's variables that are the same in all pods of the job, by name."""
+def variables_in_facts(job: Job) -> dict[str, str]:
+    """The launcher's variables for the job's facts. None with mode Torchrun: no launcher of ours would read them."""
+    if job.world.mode == TORCHRUN:
+        return {}
+    variables = _shared_variables(job)
+    return {name: value for name, value in variables.items() if _DEFAULTS.get(name) != value}
+
+
+def _shared_variables(job: Job) -> dict[str, str]:
+    """The launcher's variables that are the same in all pods of the job."""
     world = job.world
     variables = {
         names.ENV_ON_SIGTERM: world.on_sigterm,
@@ -252,7 +262,7 @@ def launcher_variables(job: Job) -> dict[str, str]:
         variables[names.ENV_STEP_TIMEOUT] = f"{world.step_timeout_s:.0f}"
     if world.start_timeout_s:
         variables[names.ENV_START_TIMEOUT] = f"{world.start_timeout_s:.0f}"
-    return _without_defaults(variables)
+    return variables
 
 
 def _count_devices(trainer: Mapping[str, Any]) -> int:
@@ -333,7 +343,7 @@ def sidecar_container(
         "restartPolicy": "Always",
         "env": [
             *([] if index is None else [_env(names.ENV_INDEX, str(index))]),
-            *(_env(name, value) for name, value in _without_defaults({names.ENV_GRACE: str(grace_s)}).items()),
+            *_env_unless_default({names.ENV_GRACE: str(grace_s)}),
             _env_from(names.ENV_POD_IP, "status.podIP"),
             _env_from(names.ENV_NODE, "spec.nodeName"),
             *([] if host_port is None else [_env(names.ENV_PORT, str(host_port))]),
@@ -353,9 +363,9 @@ def sidecar_container(
     }
 
 
-def _without_defaults(variables: Mapping[str, str]) -> dict[str, str]:
+def _env_unless_default(variables: Mapping[str, str]) -> list[dict[str, Any]]:
     """Each variable takes 120 bytes of a pod, and a job may have thousands of pods."""
-    return {name: value for name, value in variables.items() if _DEFAULTS.get(name) != value}
+    return [_env(name, value) for name, value in variables.items() if _DEFAULTS.get(name) != value]
 
 
 def _env(name: str, value: str) -> dict[str, Any]:

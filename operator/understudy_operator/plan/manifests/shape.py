@@ -11,8 +11,7 @@ import hashlib
 import msgspec
 
 from understudy_operator.plan.facts.job import Job
-from understudy_operator.plan.facts.trainer import TORCHRUN
-from understudy_operator.plan.manifests.pods import DEFAULT_GRACE_S, launcher_variables
+from understudy_operator.plan.manifests.pods import DEFAULT_GRACE_S, variables_in_facts
 from understudy_protocol import pod as names
 from understudy_protocol.enums import Proactive
 
@@ -48,8 +47,8 @@ def job_shape(job: Job, grace_s: int) -> names.JobShape:
 def job_facts_json(job: Job, coordinator_address: str) -> str:
     """The content of JOB_FILE. coordinator_address: host:port of the coordinator's Service."""
     if job.injected is None:
-        variables = {} if job.world.mode == TORCHRUN else launcher_variables(job)
-        facts = names.JobFacts(job_shape(job, _longest_grace_s(job)), coordinator_address, variables=variables)
+        shape = job_shape(job, _longest_grace_s(job))
+        facts = names.JobFacts(shape, coordinator_address, variables=variables_in_facts(job))
     else:
         facts = names.JobFacts(job_shape(job, job.injected.grace_s), coordinator_address, job.injected.groups)
     return msgspec.json.encode(facts).decode()

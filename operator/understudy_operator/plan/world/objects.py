@@ -2,8 +2,9 @@
 
 Rules:
 - Each attempt of the world has its own membership key and Secret. The operator deletes the Secret of the previous
-  attempt, and all Secrets of a suspended job once its attempt has ended: so a resumed job never uses a key from a
-  master secret that was replaced meanwhile.
+  attempt, and all Secrets with keys of a suspended job once its attempt has ended: so a resumed job never uses a key
+  from a master secret that was replaced meanwhile.
+- The Secret with the job's facts (manifests/shape.py) is created after the Service, whose address it contains.
 - The operator reads no Secret. secret_writes.py decides when it creates one.
 - If somebody deletes the coordinator's Service, the operator recreates it with the address that pods know, or with
   another address if another Service has this one. New pods get the new address. Members need no Service: they know
