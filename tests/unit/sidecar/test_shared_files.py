@@ -22,6 +22,7 @@ import pytest
 from tests.unit.obstacles import OBSTACLES, UNREADABLE, Obstacle
 from tests.unit.sidecar.pod_files import write_pod_files
 from tests.unit.sidecar.recording_handler import until
+from understudy_launcher.__main__ import read_environment
 from understudy_launcher.verdict_file import read_hardware_finding
 from understudy_protocol import files, pod, wire
 from understudy_protocol.enums import CloseReason, Term, Verdict
@@ -327,6 +328,19 @@ def test_an_annotation_is_read_through_the_kubelets_links_and_never_quoted(
     assert verdicts == [XID]
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert KEY[:8] not in caplog.text
+
+
+def test_the_launcher_reads_the_variables_that_the_sidecar_writes(folder: Path) -> None:
+    # given the folders of a pod, and a file of the trainer's at the path of the variables
+    shared, shipped = folder / "shared", folder / "shipped"
+    for made in (shared, shipped):
+        made.mkdir()
+    (shared / pod.VARIABLES_FILE).write_text('{"UNDERSTUDY_MODE": "Wrap"}')
+    # when the sidecar starts
+    records.install_launcher(shared, shipped, {"UNDERSTUDY_MODE": "Auto"})
+    # then the launcher gets the sidecar's variables
+    env = {"UNDERSTUDY_FOLDER": str(shared), "HOME": "/root"}
+    assert read_environment(env) == {**env, "UNDERSTUDY_MODE": "Auto"}
 
 
 def test_the_facts_about_the_job_are_not_quoted(folder: Path) -> None:
