@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import enum
 import http.client
-import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from .paths import Paths
 from .processes import Component, Processes
 
 READY_LIMIT_S = 60
+CONTAINERD_STARTS, CONTAINERD_SERVES = 'msg="starting containerd"', 'msg="containerd successfully booted'
 # The node's folder -> its path on the node. The targets exist on the host, empty, while a node runs.
 NODE_FOLDERS = {
     "kubelet": Path("/var/lib/kubelet"),
@@ -236,21 +236,21 @@ class Node:
         return self._daemon("containerd", init, "--config", str(file), configuration=configuration)
 
     def _wait_for_containerd(self) -> None:
-        """Wait for containerd's socket, because a kubelet without it ends at once."""
+        """Wait until containerd serves requests, because a kubelet ends at once if its first one fails. Its socket
+        accepts connections before: while it recovers its containers, it answers "server is not initialized yet".
+        """
         name = self._component_name("containerd")
 
-        def listening() -> bool:
+        def serves() -> bool:
             self.processes.check_alive(name)
-            with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
-                client.connect(str(self.socket))
-                return True
-            return False
+            log = self.processes.log_file(name).read_text(errors="replace")
+            return log.rfind(CONTAINERD_SERVES) > log.rfind(CONTAINERD_STARTS)
 
         wait_until(
-            listening,
+            serves,
             limit_s=30,
             interval_s=0.05,
-            failure=lambda: self.processes.failure(name, "did not listen within 30 s"),
+            failure=lambda: self.processes.failure(name, "did not serve requests within 30 s"),
         )
 
     def _kubelet(self, init: int) -> Component:

@@ -22,6 +22,7 @@ from tests.simulation.world import Rule, Violation
 from understudy_protocol.enums import NO_ROUND, CloseReason, Fault, RoundToken, Strategy, Term
 from understudy_protocol.observer import Recovery
 from understudy_sidecar.membership.recoveries import NOT_COUNTED
+from understudy_sidecar.membership.round_state import RoundPhase
 
 #: How long a job may wait for a pod whose workers do not start, after the round was formed.
 START_LIMIT_S = 240.0
@@ -70,6 +71,7 @@ class Invariants:
         self.snapshots_only_grow()
         self.a_launcher_exits_0_only_after_success()
         self.no_stale_round_steps_for_long()
+        self.each_holder_of_copies_has_its_plan()
         self._ladder.check()
 
     def no_rank_is_held_twice(self) -> None:
@@ -102,6 +104,20 @@ class Invariants:
                 if before is not None and before[0] == term and number < before[1]:
                     raise Violation(Rule.TOKENS_ONLY_GROW, f"rounds of term {term} shrink: {before[1]} -> {number}")
                 self._coordinator_tokens[sidecar] = (term, number)
+
+    def each_holder_of_copies_has_its_plan(self) -> None:
+        """9. A pod accepts copies only from the pods in its plan, so both need the newest placement. A member whose
+        newest plan came from the previous coordinator is not checked.
+        """
+        for sidecar in self.cluster.leaders:
+            coordinator = sidecar.coordinator
+            if coordinator is None or coordinator.state.round.phase is not RoundPhase.RUNNING:
+                continue
+            for uid, plan in coordinator.state.copies.plans.items():
+                member = coordinator.state.roster.members.get(uid)
+                sent = None if member is None or member.link is None else sidecar.sent_plans.get(member.link)
+                if sent is not None and (sent.holders, sent.owners) != (plan.holders, plan.owners):
+                    raise Violation(Rule.EACH_HOLDER_HAS_ITS_PLAN, f"{uid} has {sent}, and its plan is {plan}")
 
     def snapshots_only_grow(self) -> None:
         """2. For the operator, until the job is closed: an operator that restarts then may find only an older

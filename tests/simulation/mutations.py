@@ -181,6 +181,14 @@ def _always(self: Any) -> bool:
     return True
 
 
+_place_again = copies._place_again
+
+
+def _place_again_in_secret(state: CoordinatorState) -> set[str]:
+    _place_again(state)
+    return set()
+
+
 def _never(*_: object) -> bool:
     return False
 
@@ -535,6 +543,11 @@ MUTATIONS = (
         "copies do not count",
         (Rule.THE_NEWEST_SNAPSHOT_IS_RESTORED,),
         _patch(restoring, "_add_copies", _nothing),
+    ),
+    Mutation(
+        "new plans for copies are not sent while a round runs",
+        (Rule.EACH_HOLDER_HAS_ITS_PLAN,),
+        _patch(copies, "_place_again", _place_again_in_secret),
     ),
     Mutation(
         "a copy that could not be fetched counts",

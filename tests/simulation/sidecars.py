@@ -11,6 +11,7 @@ from tests.simulation.snapshots import SimulatedCopies
 from understudy_protocol import membership as m
 from understudy_protocol.enums import EVICTED_EXIT_CODE
 from understudy_protocol.launcher import ExitLauncher, LauncherHello, StopWorkers
+from understudy_protocol.snapshots import CopyPlan
 from understudy_sidecar.membership import events as e
 from understudy_sidecar.membership.coordinator import Coordinator
 from understudy_sidecar.membership.core import (
@@ -46,6 +47,7 @@ class SimulatedSidecar(Process):
         self._links: dict[int, End] = {}  # of members and observers
         self._observers: set[int] = set()
         self._callers: dict[int, str] = {}  # the pod uid in the Join of a link
+        self.sent_plans: dict[int, CopyPlan] = {}  # the newest one by link
         self._watched: tuple[frozenset[int], float] = (frozenset(), 0.0)  # links, and until when
         self._client = CoordinatorClient(
             self,
@@ -199,6 +201,10 @@ class SimulatedSidecar(Process):
             self.pod.cluster.assigned(self._is_leader, self._callers[number], message)
         if number in self._links:
             self._links[number].send(message)
+            if isinstance(message, m.PlanCopies):
+                self.sent_plans[number] = message.plan
+            elif isinstance(message, m.Assign) and message.copies is not None:
+                self.sent_plans[number] = message.copies
             if number not in self._observers:
                 self.pod.cluster.coordinator_sent(self, message)
 

@@ -58,6 +58,7 @@ class Rule(StrEnum):
     A_ROUND_RESTORES_ONE_SNAPSHOT = "a round restores one snapshot, and each rank has it"
     THE_NEWEST_SNAPSHOT_IS_RESTORED = "the newest snapshot that all ranks have is restored"
     NO_STALE_SNAPSHOT_IS_RESTORED = "no snapshot of a round that was replaced is restored"
+    EACH_HOLDER_HAS_ITS_PLAN = "each holder of copies has its plan"
     CHECKPOINTS_ONLY_GROW = "checkpoints only grow"
     PARTS_ARE_THE_WALL_TIME = "the parts of the job's time are the wall time"
     PRODUCTIVE_TIME_HAS_STEPS = "in productive time, steps are made for the first time"

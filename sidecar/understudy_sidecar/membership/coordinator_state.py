@@ -145,8 +145,8 @@ class CopyPlacement:
     facts: tuple[list[m.Join], list[str], int, set[str], int] = field(default_factory=lambda: ([], [], 0, set(), 1))
     stride: int = 1  # of all copies
     lower_at: float | None = None  # when the stride may fall; None: no member needs less than before
-    removals: int = 0  # the roster's count of removals when the holders were last checked
-    place_at: float | None = None  # when the copies of a round that continues are placed again; None: they have been
+    checked: tuple[int, int] = (0, 0)  # the numbers of removals and of members when the copies were last placed
+    place_at: float | None = None  # when the copies of the running round are placed again; None: they have been
 
 
 @dataclass

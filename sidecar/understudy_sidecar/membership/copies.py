@@ -1,12 +1,12 @@
 """Which members keep the copies of this round's snapshots: the plan of each member.
 
 Rules: copy_placement.py decides. A member with ranks gets its plan with its Assign, and a waiting one, which may keep
-copies too, with PlanCopies. A holder that is lost while the round runs is replaced at once: the members that this
-concerns get PlanCopies. A new coordinator learns the placement from the Joins, so copies stay where they are. While the
-members stay the same, so do their plans. A round of the previous coordinator that continues keeps its plans for
-HOLDERS_JOIN_S: a holder without ranks may join later than the members with ranks. All plans have the same stride, the
-largest one that a member with ranks needs (copy_stride.py). While a round runs, it grows at once, and falls at most
-once in LOWER_S.
+copies too, with PlanCopies. While the round runs, the copies are placed again at once if a member is lost, and within
+JOINS_S if others join: the members that this concerns get PlanCopies. A new coordinator learns the placement from the
+Joins, so copies stay where they are. While the members stay the same, so do their plans. A round of the previous
+coordinator that continues keeps its plans for HOLDERS_JOIN_S: a holder without ranks may join later than the members
+with ranks. All plans have the same stride, the largest one that a member with ranks needs (copy_stride.py). While a
+round runs, it grows at once, and falls at most once in LOWER_S.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,6 +20,8 @@ from understudy_sidecar.membership.roster import MemberRecord
 from understudy_sidecar.membership.round_state import RoundPhase
 
 HOLDERS_JOIN_S = 5.0
+#: Several pods join soon after each other, and a placement of thousands of copies takes a tenth of a second.
+JOINS_S = 1.0
 LOWER_S = 60.0
 #: A pod reports the owners in its plan, and the owners whose copies it has. Each of these two lists has at most as many
 #: owners as the job wants copies.
@@ -30,7 +32,6 @@ def plan_round(state: CoordinatorState, active: Sequence[MemberRecord]) -> dict[
     """The plans of a round that is being formed, by uid; empty if the job wants no copies."""
     if not state.shape.snapshot_copies:
         return {}
-    state.copies.place_at = None
     _choose_stride(state, active)
     _send(state, [member.uid for member in _place(state, active)])
     return state.copies.plans
@@ -47,19 +48,17 @@ def adopt(state: CoordinatorState) -> None:
 
 
 def on_time(state: CoordinatorState) -> None:
-    """Replace holders that were lost while the round runs."""
+    """Place the copies again after members were lost or have joined while the round runs."""
+    copies = state.copies
     if not state.shape.snapshot_copies or state.round.phase is not RoundPhase.RUNNING:
         return
-    place_at = state.copies.place_at
-    if place_at is None and state.copies.removals != state.roster.removals:
-        _replace_missing(state)
-    elif place_at is not None and state.now >= place_at:
-        state.copies.holders, state.copies.place_at = _holders_of_joins(state), None
-        active = state.roster.active_members()
-        _choose_stride(state, active)
-        unknown = {member.uid for member in active if member.kept is None or state.copies.stride > 1}
-        _send(state, _place_again(state) | unknown)
-    elif state.copies.lower_at is not None and state.now >= state.copies.lower_at:
+    if copies.holders and copies.checked != _membership(state):
+        is_lost = copies.checked[0] != state.roster.removals
+        at = state.now + (0.0 if is_lost else JOINS_S)
+        copies.place_at = at if copies.place_at is None else min(at, copies.place_at)
+    if copies.place_at is not None and state.now >= copies.place_at:
+        _place_in_round(state)
+    elif copies.lower_at is not None and state.now >= copies.lower_at:
         _change_stride(state)
 
 
@@ -99,21 +98,31 @@ def _change_stride(state: CoordinatorState) -> None:
     active, before = state.roster.active_members(), state.copies.stride
     _choose_stride(state, active)
     if state.copies.stride != before:
-        _place(state, active)
-        _send(state, [member.uid for member in active])
+        _send(state, _place_again(state) | {member.uid for member in active})
 
 
-def _replace_missing(state: CoordinatorState) -> None:
-    roster, copies = state.roster, state.copies
-    copies.removals = roster.removals
-    least = min(state.shape.snapshot_copies, len(roster.connected) - 1)
-    if any(len([uid for uid in uids if uid in roster.members]) < least for uids in copies.holders.values()):
-        _send(state, _place_again(state))
+def _place_in_round(state: CoordinatorState) -> None:
+    copies, unknown = state.copies, set[str]()
+    if not copies.holders:
+        copies.holders, active = _holders_of_joins(state), state.roster.active_members()
+        _choose_stride(state, active)
+        unknown = {member.uid for member in active if member.kept is None or copies.stride > 1}
+    _send(state, _place_again(state) | unknown)
+
+
+def _membership(state: CoordinatorState) -> tuple[int, int]:
+    """It differs after each loss and each Join of another member."""
+    return state.roster.removals, len(state.roster.members)
 
 
 def _place_again(state: CoordinatorState) -> set[str]:
-    """While a round runs. Return the uids of the members whose plans have changed."""
+    """While a round runs. Return the uids of the members whose plans have changed. None if a rank has no member: its
+    workers had ended before the member was lost, so its round ends soon.
+    """
     before, active = state.copies.holders, state.roster.active_members()
+    if len(active) < state.round.size:
+        state.copies.checked, state.copies.place_at = _membership(state), None
+        return set()
     _place(state, active)
     changed: set[str] = set()
     for rank, uids in state.copies.holders.items():
@@ -128,7 +137,7 @@ def _place(state: CoordinatorState, active: Sequence[MemberRecord]) -> list[Memb
     members = [*active, *waiting]
     domains = [state.nodes.domain(member.node) for member in members]
     facts = ([member.join for member in members], domains, len(active), {*roster.leaving}, copies.stride)
-    copies.removals = roster.removals
+    copies.checked, copies.place_at = _membership(state), None
     if facts != copies.facts:
         sites = [_site(state, member) for member in members]
         previous = copies.holders or _holders_of_joins(state)
@@ -164,7 +173,7 @@ def _plans(
 
 
 def _send(state: CoordinatorState, uids: Iterable[str]) -> None:
-    for uid in uids:
+    for uid in sorted(uids):
         if uid in state.copies.plans:
             state.send(state.roster.members[uid], m.PlanCopies(state.round.token, state.copies.plans[uid]))
 

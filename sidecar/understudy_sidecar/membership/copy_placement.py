@@ -39,6 +39,22 @@ def place_copies(
         before = [uids[number] if number < len(uids) else "" for uids in previous]
         holders = _Pass(owners, members, before, placed).run()
         placed = [(*uids, *filter(None, [holder])) for uids, holder in zip(placed, holders, strict=True)]
+    return _filled(owners, members, placed, copies)
+
+
+def _filled(
+    owners: Sequence[Site], members: Sequence[Site], placed: list[tuple[str, ...]], copies: int
+) -> list[tuple[str, ...]]:
+    """With few members, a member may have room for a copy more although it has got one in each pass that had some."""
+    kept = Counter(uid for uids in placed for uid in uids)
+    for number, owner in enumerate(owners):
+        while len(placed[number]) < copies:
+            free = [x for x in members if kept[x.uid] < copies and x.uid not in (owner.uid, *placed[number])]
+            if not free:
+                break
+            site = min(free, key=lambda x: (x.zone == owner.zone, x.node == owner.node, x.has_ranks))
+            kept[site.uid] += 1
+            placed[number] = (*placed[number], site.uid)
     return placed
 
 

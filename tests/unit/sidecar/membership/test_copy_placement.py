@@ -42,6 +42,16 @@ def test_each_copy_goes_to_another_domain_and_each_member_keeps_one() -> None:
     assert all(domains[f"p{rank}"] != domains[uid] for rank, (uid,) in enumerate(placed))
 
 
+def test_a_spare_that_joins_keeps_all_copies_for_which_there_was_no_pod() -> None:
+    # given two pods that keep each other's copies, although the job wants two of each
+    members = sites("", "", spares=[""])
+    # when a spare joins
+    placed = place(members, copies=2, previous=[("p1",), ("p0",)])
+    # then it has room for the second copies of both, and they stay there
+    assert placed == [("p1", "s0"), ("p0", "s0")]
+    assert place(members, copies=2, previous=placed) == placed
+
+
 def test_pods_of_the_largest_domain_that_find_no_other_one_use_another_node() -> None:
     placed = place(sites("a", "a", "a", "b"))
     assert sorted(uid for (uid,) in placed) == ["p0", "p1", "p2", "p3"]

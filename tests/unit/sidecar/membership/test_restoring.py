@@ -555,6 +555,47 @@ def test_a_holder_that_is_lost_while_the_round_runs_is_replaced_at_once() -> Non
     assert plans(driven, "active-1") == [(["uid-active-0"], [0])]
 
 
+def test_a_spare_that_joins_while_the_round_runs_keeps_the_copies_for_which_there_was_no_pod() -> None:
+    # given a job that wants two copies of each snapshot, and has lost its only spare
+    driven = copying(copies=2)
+    driven.drop("spare-0")
+    driven.sent.clear()
+    # when another spare joins
+    driven.join("spare-1")
+    driven.later(1.0, *ACTIVE)
+    # then it keeps the second copies
+    assert plans(driven, "active-0") == [(["uid-active-1", "uid-spare-1"], [1])]
+    assert plans(driven, "active-1") == [(["uid-active-0", "uid-spare-1"], [0])]
+    assert plans(driven, "spare-1") == [([], [0, 1])]
+
+
+def test_copies_are_placed_once_for_spares_that_join_soon_after_each_other() -> None:
+    driven = copying(copies=2)
+    driven.drop("spare-0")
+    driven.sent.clear()
+    # when two spares join within a second
+    driven.join("spare-1")
+    driven.join("spare-2")
+    assert plans(driven, "active-0") == plans(driven, "active-1") == []
+    driven.later(1.0, *ACTIVE)
+    # then each pod with ranks gets one new plan
+    assert len(plans(driven, "active-0")) == len(plans(driven, "active-1")) == 1
+
+
+def test_no_copies_are_placed_after_a_pod_whose_workers_had_ended_was_lost() -> None:
+    driven = copying(copies=2)
+    driven.receive("active-0", m.Finished(R0))
+    driven.sent.clear()
+    # when it is lost, and a pod joins
+    driven.drop("active-0", silent=True)
+    driven.join("spare-1")
+    driven.later(10.0, "active-1", "spare-0", "spare-1")
+    assert "uid-active-0" not in driven.coordinator.state.roster.members
+    # then there is no new round, and no pod gets a plan in which the ranks of other pods are missing
+    assert driven.token == R0
+    assert [plans(driven, name) for name in ("active-1", "spare-0", "spare-1")] == [[], [], []]
+
+
 def strides(driven: DrivenCoordinator, *names: str) -> list[list[int]]:
     """In the plans of these pods since the last call."""
     found = [[p.stride for x in driven.sent.get(name, []) if (p := plan_in(x)) is not None] for name in names]
@@ -576,6 +617,23 @@ def test_all_pods_get_the_largest_stride_that_one_of_them_needs() -> None:
     # and the next round begins with it
     driven.fail_worker("active-1")
     assert strides(driven, *ACTIVE) == [[4], [4]]
+
+
+def test_a_spare_that_becomes_a_holder_with_a_new_stride_learns_whose_copies_it_keeps() -> None:
+    # given a round in which each pod keeps the copies of a pod on its own node, because there was no other node
+    driven = DrivenCoordinator(snapshots=True, snapshot_copies=1)
+    for name in ACTIVE:
+        driven.join(name, node="node-0")
+        report(driven, name, SavedSteps(()))
+    driven.report_step("active-0")
+    # when a spare on another node joins, and at once a pod needs a larger stride
+    driven.join("spare-0", node="node-1")
+    driven.sent.clear()
+    driven.receive("active-0", m.CopyStride(4))
+    # then the spare becomes a holder, and learns it
+    assert plans(driven, "active-0") == [(["uid-spare-0"], [1])]
+    assert plans(driven, "active-1") == [(["uid-active-0"], [])]
+    assert plans(driven, "spare-0") == [([], [0])]
 
 
 def test_the_stride_falls_a_minute_after_its_pod_needs_less() -> None:
