@@ -122,6 +122,7 @@ class JobWorker:
         self._job_uid = ""
         self._link_of = ""  # the membership for which the link was created
         self._secret_writes = SecretWrites()
+        self._status_written_at = 0.0  # as in Observed
         self._topology_key = ""  # of the spares
         self._concerned_by: frozenset[str] | None = None  # names of nodes; None: any node may concern the job
         self._checked_generation = 0  # the generation whose templates passed the dry run
@@ -267,7 +268,7 @@ class JobWorker:
         await self._unfollow(JOB_DELETED)
         await self._adopter.close()
         self._coordination, self._checked_generation, self._has_queued_jobs = Coordination(), 0, False
-        self._secret_writes = SecretWrites()
+        self._secret_writes, self._status_written_at = SecretWrites(), 0.0
         self._unconfirmed.clear()
         self._retries, self._tried_generation = Retries(), 0
 
@@ -291,6 +292,7 @@ class JobWorker:
             refusals=self._retries.refusals if self._tried_generation == job.generation else None,
             paused=self._retries.paused(self._clock.wall()),
             secret_writes=self._secret_writes,
+            status_written_at=self._status_written_at,
             children=children,
             job_pods=self._job_pods.pods,
             claims=frozenset(self._claims(job)),
@@ -411,6 +413,7 @@ class JobWorker:
             self._unconfirmed.append(sent)
         done = await self._executor.subjects.status(job, status)
         if done:
+            self._status_written_at = self._clock.wall()
             self._unconfirmed.clear()  # this write replaced the version that all of them would have replaced
         elif events:
             self._unconfirmed.remove(sent)

@@ -10,7 +10,9 @@ from understudy_operator.plan.faults.drills import drill_deletions, drill_order
 from understudy_operator.plan.injection.resolve import plan_target, resolve_injected_job
 from understudy_operator.plan.intents import (
     AdoptSpare,
+    Create,
     DeletePod,
+    DeleteSecret,
     Follow,
     PatchPod,
     Plan,
@@ -65,6 +67,9 @@ def reconcile(observed: Observed, sidecar_image: str, at: float) -> Plan:
     if observed.job.spec.managed_by not in keys.OURSELVES:
         return Plan()  # another controller manages it
     ended = observed.job.terminal or (observed.close is not None and not observed.job.spec.children)
+    objects = () if ended else plan_objects(observed, now)
+    if observed.job.status == JobStatus() and not observed.refusals and any(map(_is_service, objects)):
+        return Plan(objects=objects, requeue_after_s=POLL_INTERVAL_S)  # the first status has the Service's address
     leadership = plan_leadership(observed, now)
     status = plan_status(observed, leadership, now)
     dry_runs = () if ended else plan_dry_runs(observed, sidecar_image)
@@ -76,12 +81,8 @@ def reconcile(observed: Observed, sidecar_image: str, at: float) -> Plan:
     plan = Plan(
         adopt=tuple(step for step in adoptions if isinstance(step, AdoptSpare)),
         dry_runs=dry_runs,
-        objects=() if ended else plan_objects(observed, now),
-        status=status
-        if is_worth_writing(
-            observed.job.status, status, now, has_coordinator=bool(observed.coordination.coordinator_uid)
-        )
-        else None,
+        objects=objects,
+        status=status if _is_worth_writing(observed, status, now) else None,
         jobs=() if suppress_changes else (*plan_children(observed, sidecar_image, now), *plan_target(observed)),
         claims=() if suppress_changes else claims.claims,
         pods=()
@@ -105,6 +106,20 @@ def reconcile(observed: Observed, sidecar_image: str, at: float) -> Plan:
     )
     plan = without_paused(plan, observed.paused, now)
     return replace(plan, requeue_after_s=_requeue_after_s(observed, now))
+
+
+def _is_service(intent: Create | DeleteSecret) -> bool:
+    return isinstance(intent, Create) and intent.manifest["kind"] == "Service"
+
+
+def _is_worth_writing(observed: Observed, status: JobStatus, now: float) -> bool:
+    return is_worth_writing(
+        observed.job.status,
+        status,
+        now,
+        has_coordinator=bool(observed.coordination.coordinator_uid),
+        written_at=observed.status_written_at,
+    )
 
 
 def _select_attempt(observed: Observed) -> Observed:

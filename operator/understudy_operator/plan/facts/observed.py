@@ -67,6 +67,7 @@ class Observed:
     refusals: tuple[Refusal, ...] | None = None  # by the API server, current ones; None: no write was tried yet
     paused: Mapping[str, float] = field(default_factory=dict)  # rejected writes (intent_key()) -> time of the retry
     secret_writes: SecretWrites = NO_WRITES
+    status_written_at: float = 0.0  # this process's newest write of the status; 0.0: none
     children: tuple[ChildJob, ...] = ()
     previous_pods: tuple[Pod, ...] = ()  # pods of previous attempts
     job_pods: tuple[Pod, ...] = ()  # of child Jobs, a few that delay them

@@ -20,6 +20,7 @@ from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.recoveries import merge_history, with_recoveries
 from understudy_operator.plan.facts.status import (
     MAX_COUNT,
+    Condition,
     CoordinatorStatus,
     JobStatus,
     ProgressStatus,
@@ -58,6 +59,8 @@ from understudy_protocol.observer import Snapshot, SnapshotTime
 
 #: If only progress has changed, or avoided nodes without pods of the job, status is not written more often than this.
 PROGRESS_EVERY_S = 10.0
+#: If only counts of pods have changed, status is not written more often than this.
+COUNTS_EVERY_S = 1.0
 #: How long a suspension waits for pods to report that training has ended, if no coordinator responds.
 END_REPORTED_S = 10.0
 
@@ -168,21 +171,29 @@ def _may_have_ended(observed: Observed, now: float) -> bool:
     return not is_due(coordination.since + END_REPORTED_S, now)
 
 
-def is_worth_writing(before: JobStatus, status: JobStatus, now: float, *, has_coordinator: bool = True) -> bool:
-    """Whether anything has changed that does not wait for the next progress, or the reported progress is old enough.
+def is_worth_writing(
+    before: JobStatus, status: JobStatus, now: float, *, has_coordinator: bool = True, written_at: float = 0.0
+) -> bool:
+    """Whether anything has changed that does not wait, or what waits is due.
 
     The last progress of a coordinator that is lost is written at once: the next one does not know it.
+    written_at: this process's newest write of the status; 0.0: none.
     """
-    changed = _changed(before, status)
-    if not changed or not has_coordinator or not changed <= _may_wait(before, status):
-        return bool(changed)
+    changed, counts = _changed(before, status), _only_counted(before, status)
+    others = changed - counts
+    if others and not (has_coordinator and others <= _may_wait(before, status)):
+        return True
+    if changed & counts and (written_at > now or is_due(written_at + COUNTS_EVERY_S, now)):
+        return True
+    if not others:
+        return False
     reported_at = None if before.progress is None else before.progress.at
     return reported_at is None or is_due(parse_time(reported_at) + PROGRESS_EVERY_S, now)
 
 
 def is_news(before: JobStatus, status: JobStatus) -> bool:
     """Whether the written changes may affect the next reconcile."""
-    return not _changed(before, status) <= _may_wait(before, status)
+    return not _changed(before, status) <= _may_wait(before, status) | _only_counted(before, status)
 
 
 def _may_wait(before: JobStatus, status: JobStatus) -> set[str]:
@@ -191,6 +202,37 @@ def _may_wait(before: JobStatus, status: JobStatus) -> set[str]:
     """
     own_before, own = (tuple(x for x in of.avoided_nodes if x.pods) for of in (before, status))
     return {"progress", "avoided_nodes"} if own_before == own else {"progress"}
+
+
+def _only_counted(before: JobStatus, status: JobStatus) -> set[str]:
+    """The fields in which at most counts of pods have changed, or what repeats them while a job starts. Pods appear and
+    become ready one by one: with a write for each, a job of one pod had seven writes until it ran.
+    """
+    fields = {"ready", "members", "spares"}
+    entries = [[replace(entry, **_NO_COUNTS) for entry in of.replicated_jobs_status] for of in (before, status)]
+    if entries[0] == entries[1]:
+        fields.add("replicated_jobs_status")
+    if {before.phase, status.phase} <= _BEFORE_THE_START:
+        fields.add("phase")
+    if _without_count(before) == _without_count(status):
+        fields.add("conditions")
+    if status.coordinator == replace(before.coordinator, term=before.coordinator.term or status.coordinator.term):
+        fields.add("coordinator")  # the appointed one has begun its term
+    return fields
+
+
+_BEFORE_THE_START = {"Pending", "Starting"}
+_NO_COUNTS = asdict(NO_COUNTS)
+
+
+def _without_count(status: JobStatus) -> tuple[Condition, ...]:
+    """The conditions. While a job starts, Ready counts the pods whose workers run."""
+    return tuple(
+        replace(entry, reason="", message="")
+        if entry.type == "Ready" and not entry.is_true and entry.reason in _BEFORE_THE_START
+        else entry
+        for entry in status.conditions
+    )
 
 
 def _changed(before: JobStatus, status: JobStatus) -> set[str]:

@@ -1,11 +1,13 @@
 """Dry runs before the first object of a job is created: would the API server accept a Job and a pod of each kind?
 
 A typo in a template is a field that the CRD does not know, and keeps, because the field may be newer than the CRD. The
-API server would reject it when the operator creates an object; the dry runs find it before any object is created.
+API server would reject it when the operator creates an object; the dry runs find it before any object is created. If
+the job has only one Job or pod, its creation is the check.
 """
 
 from collections.abc import Iterator
 
+from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.intents import Manifest
 from understudy_operator.plan.manifests.child_jobs import job_manifest
@@ -18,7 +20,16 @@ def plan_dry_runs(observed: Observed, sidecar_image: str) -> tuple[Manifest, ...
     exists = observed.pods or observed.previous_pods or observed.children
     if exists or observed.templates_checked or observed.spec_error or observed.job.injected is not None:
         return ()
-    return tuple(_examples(observed, sidecar_image))
+    return () if _has_one_object(observed.job) else tuple(_examples(observed, sidecar_image))
+
+
+def _has_one_object(job: Job) -> bool:
+    """False also if a pod of the world has a deadline: its time does not count while the API server rejects the pod."""
+    jobs, world = sum(group.replicas for group in job.spec.children), job.spec.world
+    if world is None:
+        return jobs == 1
+    has_deadline = any("activeDeadlineSeconds" in group.job_spec for group in world.groups)
+    return jobs + sum(group.pods for group in world.groups) + world.spares == 1 and not has_deadline
 
 
 def _examples(observed: Observed, sidecar_image: str) -> Iterator[Manifest]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.operator.given import (
     A0,
     A1,
+    ADDRESS,
     FAILED,
     IMAGE,
     NOW,
@@ -72,14 +73,25 @@ def plan_of(facts: Observed, now: float = NOW) -> Plan:
 # One reconcile ------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_job_gets_its_objects_first_and_a_status():
+def test_a_new_job_gets_its_objects_first_and_then_a_status_with_their_address():
     facts = observed(a_job(), (), secret_writes=SecretWrites(), has_hostnames_service=False, coordinator_address="")
     plan = plan_of(facts)
     kinds = [intent.manifest["kind"] for intent in plan.objects if isinstance(intent, Create)]
     assert kinds == ["Secret", "Service", "Service"]
+    assert (plan.status, plan.pods, plan.link, plan.events) == (None, (), None, ())
+    # when they exist
+    plan = plan_of(observed(a_job(), (), secret_writes=SecretWrites()))
     assert plan.status is not None
-    assert plan.status.phase == "Pending"
+    assert (plan.status.phase, plan.status.coordinator.address) == ("Pending", ADDRESS)
     assert (plan.pods, plan.link, plan.events) == ((), None, ())
+
+
+def test_a_new_job_whose_service_is_rejected_gets_a_status_with_the_reason():
+    refusal = Refusal("exceeded quota: services=5", RefusalKind.QUOTA, "create Service job")
+    facts = observed(a_job(), (), coordinator_address="", refusals=(refusal,))
+    plan = plan_of(facts)
+    assert plan.status is not None
+    assert [entry.message for entry in plan.status.conditions if entry.type == "Blocked"] == [refusal.message]
 
 
 def test_an_appointment_is_in_status_label_and_link_of_the_same_plan():

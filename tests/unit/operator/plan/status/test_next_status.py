@@ -34,9 +34,19 @@ from tests.unit.operator.given import (
     terminating,
 )
 from understudy_operator.plan.facts.observed import Observed
-from understudy_operator.plan.facts.status import AvoidedNode, JobStatus, ProgressStatus
+from understudy_operator.plan.facts.status import (
+    AvoidedNode,
+    Condition,
+    CoordinatorStatus,
+    JobStatus,
+    Members,
+    ProgressStatus,
+    ReplicatedJobStatus,
+    Spares,
+)
 from understudy_operator.plan.leadership.coordination import Leadership
 from understudy_operator.plan.status.next_status import is_news, is_worth_writing
+from understudy_operator.plan.times.reconcile_clock import ReconcileClock
 from understudy_operator.plan.times.rfc3339 import micro_time
 from understudy_protocol import pod as names
 from understudy_protocol.enums import CloseReason, WorkersState
@@ -435,6 +445,66 @@ def test_an_avoided_node_without_pods_of_the_job_is_written_with_the_next_progre
     assert is_worth_writing(before, status, NOW) is expected
     assert is_worth_writing(status, before, NOW) is expected
     assert is_news(before, status) is bool(avoided[0].pods)
+
+
+PENDING = Condition("Ready", "False", "Pending", "the workers of 0 of 2 pods run", micro_time(NOW))
+STARTS = JobStatus(
+    phase="Pending",
+    ready="0/2",
+    members=Members(2),
+    conditions=(PENDING,),
+    replicated_jobs_status=(ReplicatedJobStatus("workers"),),
+    coordinator=CoordinatorStatus(7, 0, "a0", "uid-a0"),
+)
+ACTIVE = ReplicatedJobStatus("workers", active=2)
+COUNTED = {
+    "pods exist": {"replicated_jobs_status": (ACTIVE,)},
+    "pods have nodes": {"phase": "Starting"},
+    "workers run": {"members": Members(2, 1, 1), "ready": "1/2"},
+    "a spare is ready": {"spares": Spares(1, 1)},
+    "the message has another number": {"conditions": (structs.replace(PENDING, message="… 1 of 2 …"),)},
+    "the message has another phase": {"conditions": (structs.replace(PENDING, reason="Starting"),)},
+    "the appointed coordinator answers": {"coordinator": CoordinatorStatus(7, 1, "a0", "uid-a0")},
+}
+NOT_COUNTED = {
+    "the job runs": {"phase": "Running"},
+    "the pods are ready": {"conditions": (structs.replace(PENDING, status="True", reason="Running"),)},
+    "another condition": {"conditions": (PENDING, structs.replace(PENDING, type="Blocked", reason="QuotaExceeded"))},
+    "a restart of a Job": {"replicated_jobs_status": (structs.replace(ACTIVE, job_restarts=(1,)),)},
+    "another coordinator": {"coordinator": CoordinatorStatus(7, 0, "a1", "uid-a1")},
+    "a later term": {"coordinator": CoordinatorStatus(7, 2, "a1", "uid-a1")},
+    "another address": {"coordinator": CoordinatorStatus(7, 0, "a0", "uid-a0", address=ADDRESS)},
+}
+
+
+@pytest.mark.parametrize("changes", COUNTED.values(), ids=COUNTED)
+def test_a_change_of_counts_is_written_a_second_after_the_write_before(changes: dict[str, Any]) -> None:
+    status = structs.replace(STARTS, **changes)
+    assert not is_worth_writing(STARTS, status, NOW, has_coordinator=False, written_at=NOW - 0.9)
+    assert is_worth_writing(STARTS, status, NOW, has_coordinator=False, written_at=NOW - 1.0)
+    # and at once if this process has not written yet, or the clock was set back
+    assert is_worth_writing(STARTS, status, NOW)
+    assert is_worth_writing(STARTS, status, NOW, written_at=NOW + 60)
+    # and the plan is made again when it is due
+    clock = ReconcileClock(NOW)
+    is_worth_writing(STARTS, status, clock, written_at=NOW - 0.9)
+    assert clock.remaining_s == pytest.approx(0.1)
+    # and the write leads to no other reconcile
+    assert not is_news(STARTS, status)
+
+
+@pytest.mark.parametrize("changes", NOT_COUNTED.values(), ids=NOT_COUNTED)
+def test_other_changes_are_written_at_once(changes: dict[str, Any]) -> None:
+    status = structs.replace(STARTS, **changes)
+    assert is_worth_writing(STARTS, status, NOW, written_at=NOW)
+    assert is_news(STARTS, status)
+
+
+def test_the_counts_of_a_job_that_makes_steps_do_not_wait_for_its_progress() -> None:
+    before = JobStatus(phase="Running", progress=ProgressStatus(1, at=micro_time(NOW - 2)))
+    status = structs.replace(before, spares=Spares(1, 1), progress=ProgressStatus(2, at=micro_time(NOW)))
+    assert not is_worth_writing(before, status, NOW, written_at=NOW - 0.9)
+    assert is_worth_writing(before, status, NOW, written_at=NOW - 1.0)
 
 
 def test_the_attempt_of_a_suspended_job_that_has_lost_its_launcher_ends() -> None:
