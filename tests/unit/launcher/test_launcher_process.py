@@ -810,6 +810,11 @@ def test_a_launcher_that_cannot_allocate_the_memory_for_snapshots_reports_it_to_
         assert passed_to(listener) == (b"0", 0)
 
 
+def storage_processes(launched: Launched) -> list[int]:
+    """Those that run. A process has this name a moment after the launcher has started it."""
+    return [pid for pid in children(launched.process.pid) if name_of(pid) == "storage" and alive(pid)]
+
+
 def test_the_process_that_writes_snapshots_to_storage_is_replaced_with_the_next_round(
     launch: Launch, folder: Path
 ) -> None:
@@ -818,17 +823,17 @@ def test_the_process_that_writes_snapshots_to_storage_is_replaced_with_the_next_
     launched = launch(*SLEEPS, **env)
     launched.join()
     started(launched)
-    (first,) = [pid for pid in children(launched.process.pid) if name_of(pid) == "storage"]
+    (first,) = wait_for(lambda: storage_processes(launched), "the process that writes snapshots has its name")
     # when the process is killed
     os.kill(first, signal.SIGKILL)
     launched.logs("no snapshot is written to storage until the next round: the process that does so has ended")
     # then the workers run on, and the next round has another process
     started(launched, 1)
-    (second,) = [pid for pid in children(launched.process.pid) if name_of(pid) == "storage"]
+    (second,) = wait_for(lambda: storage_processes(launched), "the next process that writes snapshots has its name")
     assert second != first
     # and this process outlives further rounds
     started(launched, 2)
-    assert [pid for pid in children(launched.process.pid) if name_of(pid) == "storage" and alive(pid)] == [second]
+    assert storage_processes(launched) == [second]
     # and it ends with the launcher
     launched.sidecar.send(ExitLauncher(0, "the job has ended"))
     assert launched.wait() == 0
