@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import http.client
+import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -243,8 +244,11 @@ class Node:
 
         def serves() -> bool:
             self.processes.check_alive(name)
-            log = self.processes.log_file(name).read_text(errors="replace")
-            return log.rfind(CONTAINERD_SERVES) > log.rfind(CONTAINERD_STARTS)
+            with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
+                client.connect(str(self.socket))  # so its log has the line of its start
+                log = self.processes.log_file(name).read_text(errors="replace")
+                return log.rfind(CONTAINERD_SERVES) > log.rfind(CONTAINERD_STARTS)
+            return False
 
         wait_until(
             serves,
