@@ -629,15 +629,6 @@ SCHEDULED = (
         ),
     ),
     ScheduledMutation(
-        "a new coordinator places copies before their holders have joined",
-        _patch(copies, "HOLDERS_JOIN_S", 0.0),
-        partial(
-            test_snapshots.test_the_next_coordinator_waits_until_a_pod_that_leaves_has_handed_over_its_newest_snapshot,
-            "SIGTERM",
-            1,
-        ),
-    ),
-    ScheduledMutation(
         "a pending change is superseded",
         _changes_are_superseded,
         test_schedules.test_a_pending_change_that_all_pods_stored_allows_one_coordinator,
