@@ -268,7 +268,7 @@ class JobWorker:
         await self._unfollow(JOB_DELETED)
         await self._adopter.close()
         self._coordination, self._checked_generation, self._has_queued_jobs = Coordination(), 0, False
-        self._secret_writes, self._status_written_at = SecretWrites(), 0.0
+        self._secret_writes = SecretWrites()
         self._unconfirmed.clear()
         self._retries, self._tried_generation = Retries(), 0
 

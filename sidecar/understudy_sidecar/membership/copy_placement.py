@@ -45,16 +45,15 @@ def place_copies(
 def _filled(
     owners: Sequence[Site], members: Sequence[Site], placed: list[tuple[str, ...]], copies: int
 ) -> list[tuple[str, ...]]:
-    """With few members, a member may have room for a copy more although it has got one in each pass that had some."""
+    """Give members with room to the owners that lack copies: in a pass, a member gets one copy at most."""
     kept = Counter(uid for uids in placed for uid in uids)
+    room = [site.uid for site in members for _ in range(copies - kept[site.uid])]
     for number, owner in enumerate(owners):
-        while len(placed[number]) < copies:
-            free = [x for x in members if kept[x.uid] < copies and x.uid not in (owner.uid, *placed[number])]
-            if not free:
-                break
-            site = min(free, key=lambda x: (x.zone == owner.zone, x.node == owner.node, x.has_ranks))
-            kept[site.uid] += 1
-            placed[number] = (*placed[number], site.uid)
+        if lacking := copies - len(placed[number]):
+            fitting = [uid for uid in dict.fromkeys(room) if uid not in (owner.uid, *placed[number])][:lacking]
+            placed[number] = (*placed[number], *fitting)
+            for uid in fitting:
+                room.remove(uid)
     return placed
 
 

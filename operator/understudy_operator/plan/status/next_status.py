@@ -214,9 +214,9 @@ def _only_counted(before: JobStatus, status: JobStatus) -> set[str]:
         fields.add("replicated_jobs_status")
     if {before.phase, status.phase} <= _BEFORE_THE_START:
         fields.add("phase")
-    if _without_count(before) == _without_count(status):
+    if _without_counts(before) == _without_counts(status):
         fields.add("conditions")
-    if status.coordinator == replace(before.coordinator, term=before.coordinator.term or status.coordinator.term):
+    if before.coordinator.term == 0 and status.coordinator == replace(before.coordinator, term=1):
         fields.add("coordinator")  # the appointed one has begun its term
     return fields
 
@@ -225,11 +225,15 @@ _BEFORE_THE_START = {"Pending", "Starting"}
 _NO_COUNTS = asdict(NO_COUNTS)
 
 
-def _without_count(status: JobStatus) -> tuple[Condition, ...]:
-    """The conditions. While a job starts, Ready counts the pods whose workers run."""
+def _without_counts(status: JobStatus) -> tuple[Condition, ...]:
+    """The conditions. While a job starts, the reason of some is the phase, and Ready counts the pods whose workers run.
+    SparesReady always counts the spares.
+    """
     return tuple(
         replace(entry, reason="", message="")
-        if entry.type == "Ready" and not entry.is_true and entry.reason in _BEFORE_THE_START
+        if entry.reason in _BEFORE_THE_START
+        else replace(entry, message="")
+        if entry.type == "SparesReady"
         else entry
         for entry in status.conditions
     )

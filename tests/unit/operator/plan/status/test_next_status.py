@@ -448,11 +448,12 @@ def test_an_avoided_node_without_pods_of_the_job_is_written_with_the_next_progre
 
 
 PENDING = Condition("Ready", "False", "Pending", "the workers of 0 of 2 pods run", micro_time(NOW))
+FEW = Condition("SparesReady", "False", "TooFewSpares", "0 of 2", micro_time(NOW))
 STARTS = JobStatus(
     phase="Pending",
     ready="0/2",
     members=Members(2),
-    conditions=(PENDING,),
+    conditions=(PENDING, FEW),
     replicated_jobs_status=(ReplicatedJobStatus("workers"),),
     coordinator=CoordinatorStatus(7, 0, "a0", "uid-a0"),
 )
@@ -461,18 +462,19 @@ COUNTED = {
     "pods exist": {"replicated_jobs_status": (ACTIVE,)},
     "pods have nodes": {"phase": "Starting"},
     "workers run": {"members": Members(2, 1, 1), "ready": "1/2"},
-    "a spare is ready": {"spares": Spares(1, 1)},
-    "the message has another number": {"conditions": (structs.replace(PENDING, message="… 1 of 2 …"),)},
-    "the message has another phase": {"conditions": (structs.replace(PENDING, reason="Starting"),)},
+    "a spare is ready": {"spares": Spares(2, 1), "conditions": (PENDING, structs.replace(FEW, message="1 of 2"))},
+    "the message has another number": {"conditions": (structs.replace(PENDING, message="1 of 2"), FEW)},
+    "the message has another phase": {"conditions": (structs.replace(PENDING, reason="Starting"), FEW)},
     "the appointed coordinator answers": {"coordinator": CoordinatorStatus(7, 1, "a0", "uid-a0")},
 }
 NOT_COUNTED = {
     "the job runs": {"phase": "Running"},
-    "the pods are ready": {"conditions": (structs.replace(PENDING, status="True", reason="Running"),)},
-    "another condition": {"conditions": (PENDING, structs.replace(PENDING, type="Blocked", reason="QuotaExceeded"))},
+    "the pods are ready": {"conditions": (structs.replace(PENDING, status="True", reason="Running"), FEW)},
+    "enough spares are ready": {"conditions": (PENDING, structs.replace(FEW, status="True", reason="EnoughSpares"))},
+    "another condition": {"conditions": (PENDING, FEW, structs.replace(FEW, type="Blocked"))},
     "a restart of a Job": {"replicated_jobs_status": (structs.replace(ACTIVE, job_restarts=(1,)),)},
     "another coordinator": {"coordinator": CoordinatorStatus(7, 0, "a1", "uid-a1")},
-    "a later term": {"coordinator": CoordinatorStatus(7, 2, "a1", "uid-a1")},
+    "an elected coordinator": {"coordinator": CoordinatorStatus(7, 2, "a0", "uid-a0")},
     "another address": {"coordinator": CoordinatorStatus(7, 0, "a0", "uid-a0", address=ADDRESS)},
 }
 
@@ -498,6 +500,21 @@ def test_other_changes_are_written_at_once(changes: dict[str, Any]) -> None:
     status = structs.replace(STARTS, **changes)
     assert is_worth_writing(STARTS, status, NOW, written_at=NOW)
     assert is_news(STARTS, status)
+
+
+def test_another_message_of_a_rejection_is_written_at_once() -> None:
+    before, status = (
+        structs.replace(STARTS, conditions=(structs.replace(FEW, type="Blocked", message=text),))
+        for text in ("exceeded quota: pods=5", "exceeded quota: pods=6")
+    )
+    assert is_worth_writing(before, status, NOW, written_at=NOW)
+
+
+def test_all_that_a_pod_changes_in_status_when_it_gets_a_node_waits() -> None:
+    facts = observed(a_job(), (pending(A0), pending(A1))), observed(a_job(), (starting(A0), pending(A1)))
+    before, status = (a_status(status_of(x)) for x in facts)
+    assert (before.phase, status.phase) == ("Pending", "Starting")
+    assert not is_worth_writing(before, status, NOW, written_at=NOW - 0.9)
 
 
 def test_the_counts_of_a_job_that_makes_steps_do_not_wait_for_its_progress() -> None:
