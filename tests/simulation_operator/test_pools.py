@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.seeds import find_seed
+from tests.simulation_operator import world
 from tests.simulation_operator.faults import Fault, Setup
 from tests.simulation_operator.mutations import POOL_MUTATIONS, Mutation, broken
 from tests.simulation_operator.rules import Violation
@@ -60,8 +61,11 @@ def test_two_operators_that_both_act_do_not_claim_a_spare_twice(number: int) -> 
 
 
 @pytest.mark.parametrize("warm", [False, True])
-def test_the_operators_memory_is_bounded_even_if_pools_are_replaced(warm: bool) -> None:
-    # given a job with pods that replace spares of four deleted pools of one name
+def test_the_operators_memory_is_bounded_even_if_pools_are_replaced(
+    warm: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a job with pods that replace spares of four deleted pools of one name, and all spares answer
+    monkeypatch.setattr(world, "DEAF", 0.0)
     strikes = ["lose pods", "replace pool"] * 4
     draws = [0.0, 0.1, 0.001, 0.1, 0.002, 0.1, 0.0, 0.9]
     faults = [Fault(10.0 + 6.0 * at, strikes[at], 1.0, draws[at]) for at in range(8)]
