@@ -17,7 +17,7 @@ from pathlib import Path
 from . import faults, image_loading, images, logs, torch_install
 from .api import Api
 from .binaries import NAME_SERVER, ensure_binaries, missing_programs
-from .cgroups import PODS_CPU_SHARES, TREE, ControlGroup
+from .cgroups import TREE, TREE_CPU_SHARES, ControlGroup
 from .commands import Progress, run
 from .containers import running_containers
 from .control_plane import ControlPlane
@@ -74,7 +74,7 @@ class Cluster:
             nodes = self._wanted_nodes()
             with ThreadPoolExecutor(len(nodes)) as pool:
                 list(pool.map(self._ensure_node, nodes))
-            ControlGroup(TREE).set_cpu_shares(PODS_CPU_SHARES)
+            ControlGroup(TREE).set_cpu_shares(TREE_CPU_SHARES)
             self.kubectl("apply", "-f", "-", input=name_server_objects())
         self._progress.report(f"{len(nodes)} nodes Ready; KUBECONFIG={self.kubeconfig}")
 

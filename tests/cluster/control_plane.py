@@ -18,7 +18,7 @@ from pathlib import Path
 from . import audit
 from .api import ADMIN, PORT, SERVER, Api
 from .certificates import Authority, Certificate
-from .cgroups import ControlGroup, machine
+from .cgroups import CONTROL_PLANE_CPU_SHARES, ControlGroup, machine
 from .commands import Progress, wait_until
 from .failures import ClusterDown
 from .network import API_SERVICE_IP, CONTROL_PLANE_IP, SERVICE_NETWORK
@@ -102,6 +102,9 @@ class ControlPlane:
 
     def _start(self, component: Component, ready: Callable[[], bool] | None, progress: Progress) -> None:
         started = self.processes.ensure(component)
+        group = machine("control-plane")
+        group.take_cpu_time_of(self.processes.check_alive(component.name).pid)
+        group.set_cpu_shares(CONTROL_PLANE_CPU_SHARES)
         if started:
             progress.report(f"{component.name} started")
 

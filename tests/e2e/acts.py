@@ -326,11 +326,12 @@ def measure(
     limit_s: float = RECOVERY_LIMIT_S,
     killed_by: str | None = None,
     effective_within_s: float = 0.0,
+    ranks: int = 1,
 ) -> Act:
     """Cause the fault, wait for a step of a new round, and compare status with the observed recovery.
 
     strategies: if empty, that of a lost pod. before_status: is called after the step; if None, the operator runs all
-    the time. killed_by: the signal that ends a worker. effective_within_s: see Fault.
+    the time. killed_by: the signal that ends a worker. effective_within_s, ranks: see Fault.
     """
     status = training.status()
     entries = training.report()
@@ -346,6 +347,7 @@ def measure(
         reported_s,
         killed_by,
         effective_within_s=effective_within_s,
+        ranks=ranks,
     )
     with compared(training, expected, limit_s=30) as comparison:
         killed_at = comparison.at

@@ -50,7 +50,8 @@ class Fault:
 
     rank: of the worker, or the first one of the pod. strategies: any of them is right. reported_within_s: inf if no
     operator runs. signal, exit_code: of the worker, if the test knows them. ended: the uid of the pod, if the fault
-    ends it or cuts it off. effective_within_s: the time between the test's action and the end of the process.
+    ends it or cuts it off. effective_within_s: the time between the test's action and the end of the process. ranks:
+    any of so many is right, from `rank` on.
     """
 
     kind: str
@@ -63,6 +64,7 @@ class Fault:
     exit_code: int | None = None
     ended: str | None = None
     effective_within_s: float = 0.0
+    ranks: int = 1
 
     @property
     def detected_within_s(self) -> float:
@@ -189,7 +191,7 @@ def _of_entry(fault: Fault, entry: Raw, status: Raw) -> Iterator[str]:
         ("strategy", fault.strategies, entry.get("strategy")),
         ("cause.pod", (fault.pod,), cause.get("pod")),
         ("cause.node", (fault.node,), cause.get("node")),
-        ("cause.rank", (fault.rank,), cause.get("rank")),
+        ("cause.rank", range(fault.rank, fault.rank + fault.ranks), cause.get("rank")),
         ("cause.signal", (fault.signal,), cause.get("signal") if fault.signal is not None else None),
         ("cause.exitCode", (fault.exit_code,), cause.get("exitCode") if fault.exit_code is not None else None),
     ):

@@ -13,7 +13,7 @@ tests/e2e/truth.py. These invariants hold after any sequence of faults:
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import Any
 
@@ -132,9 +132,12 @@ def expected_fault(drawn: Draw, job: str, pods: Sequence[Pod], workers: int) -> 
     if len(struck) != 1 or kind is None or expectation(drawn, job, pods) is not Expectation.STOPS:
         return None
     strategies = ("InPlace", "SpareSwap", "PodRecreate") if kind == "Process" else ("SpareSwap", "PodRecreate")
-    effective_s = ALLOCATION_S if drawn.kind is Kind.MEMORY else 0.0
     pod = struck[0]
-    return Fault(kind, strategies, pod.name, pod.node, pod.rank * workers, effective_within_s=effective_s)
+    fault = Fault(kind, strategies, pod.name, pod.node, pod.rank * workers)
+    if drawn.kind is not Kind.MEMORY:
+        return fault
+    # The kernel may also kill other workers of the pod, before the first has ended.
+    return replace(fault, effective_within_s=ALLOCATION_S, ranks=workers)
 
 
 def exceeds_budget(status: Raw, budget: int) -> list[str]:

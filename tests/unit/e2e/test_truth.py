@@ -66,6 +66,18 @@ def test_a_true_status_has_no_differences() -> None:
     assert found(ENTRY) == []
 
 
+def test_any_of_the_ranks_that_the_kernel_may_end_is_true() -> None:
+    # given a fault that may end the workers of ranks 2 and 3
+    fault = replace(FAULT, ranks=2)
+    entries = [{**ENTRY, "cause": {**CAUSE, "rank": rank}} for rank in (2, 3, 4)]
+    # then a status with one of them is true, and one with another rank is not
+    assert [differences(fault, seen(), status_of(entry)) for entry in entries] == [
+        [],
+        [],
+        ["cause.rank: expected 2 or 3, status reports 4"],
+    ]
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [

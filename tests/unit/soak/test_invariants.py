@@ -108,7 +108,7 @@ def test_a_fault_with_a_certain_victim_has_to_be_reported_as_it_was() -> None:
     assert expected_fault(node, "ddp", PODS, 2) == Fault("Node", replaced, "ddp-0", "node2", 0)
     # and a worker that allocates memory is ended after at most 15 s
     memory = Draw(0, Kind.MEMORY, 5.0, 0.0, PODS[1])
-    allocating = Fault("Process", restarted, "ddp-1", "node3", 2, effective_within_s=15.0)
+    allocating = Fault("Process", restarted, "ddp-1", "node3", 2, effective_within_s=15.0, ranks=2)
     assert expected_fault(memory, "ddp", PODS, 2) == allocating
     # and nothing is certain of a coordinator, of two pods on a node, of a launcher, and of another job
     launcher, term = Draw(0, Kind.LAUNCHER, 5.0, 0.0, PODS[1]), Draw(0, Kind.POD, 5.0, 0.0, PODS[2])
