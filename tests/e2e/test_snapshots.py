@@ -100,7 +100,7 @@ def test_a_worker_that_the_kernel_kills_for_memory_continues_from_its_pods_memor
         strategies=("InPlace",),
         killed_by="SIGKILL",
         effective_within_s=ALLOCATED_WITHIN_S,
-        ranks=training.workers,  # the kernel may kill others of the container too, before the first has ended
+        ranks=training.workers,  # if the kernel also kills the fork server, each worker ends with it
     )
     # then the launcher and its snapshots outlive the worker
     assert act.recovery["restoredFrom"] == "Memory"

@@ -136,7 +136,7 @@ def expected_fault(drawn: Draw, job: str, pods: Sequence[Pod], workers: int) -> 
     fault = Fault(kind, strategies, pod.name, pod.node, pod.rank * workers)
     if drawn.kind is not Kind.MEMORY:
         return fault
-    # The kernel may also kill other workers of the pod, before the first has ended.
+    # If the kernel also kills the fork server, each worker of the pod ends with it.
     return replace(fault, effective_within_s=ALLOCATION_S, ranks=workers)
 
 
