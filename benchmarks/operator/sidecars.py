@@ -158,9 +158,11 @@ class Sidecars:
                 hello = await receive_hello(socket)
                 job = self._played(hello.job_uid)
                 line = await seal(socket, await self._called(job, called, hello), hello)
-            except (NotProven, ConnectionError):
+            except ConnectionError:
+                return socket  # the operator has ended the call, for example because it has found the coordinator
+            except NotProven:
                 if socket.closed:
-                    return socket  # the operator has ended the call, for example because it has found the coordinator
+                    return socket
                 raise
         job.attempt = max(job.attempt, hello.job_uid.removeprefix(job.uid).removeprefix("-"))
         try:

@@ -197,18 +197,20 @@ class Operator:
         key = key_of(raw)
         was = self.store.get(kind, key)
         before = self.store.fact(kind, key, self._read_node) if kind is Kind.NODE else None
-        echo = event_type != "DELETED" and self.store.has_state(kind, raw)
+        known = event_type != "DELETED" and self.store.has_state(kind, raw)
         take = self.store.remove if event_type == "DELETED" else self.store.put
         kept = take(kind, raw) or was
         if kept is not None:  # else it is malformed, or was not known
-            self._enqueue_for(kind, event_type, kept, before, echo=echo)
+            self._enqueue_for(kind, event_type, kept, before, known=known)
 
-    def _enqueue_for(self, kind: Kind, event_type: str | None, raw: Raw, before: Node | None, *, echo: bool) -> None:
-        """raw: the object as the store had it, or its current state."""
+    def _enqueue_for(self, kind: Kind, event_type: str | None, raw: Raw, before: Node | None, *, known: bool) -> None:
+        """raw: the object as the store had it, or its current state. known: the store had that state, as after the
+        answer to our own write.
+        """
         if kind is Kind.NODE:
             self._on_node_change(key_of(raw)[1], before, self.store.fact(kind, key_of(raw), self._read_node))
         elif kind in (Kind.JOB, Kind.INJECTED):
-            if not echo:  # of our own write, whose answer is in the store: the worker knows it
+            if not known and not self._is_own_write(event_type, key_of(raw)):
                 self._enqueue(key_of(raw))
             if kind is Kind.INJECTED and event_type == "DELETED" and self._acts and self.synced:
                 self._injection.check_pods_of_job(key_of(raw))
@@ -222,6 +224,10 @@ class Operator:
                 self._on_pool_pod(raw)
                 if event_type != "DELETED" and self._acts and self.synced:
                     self._injection.on_pod(raw)
+
+    def _is_own_write(self, event_type: str | None, key: Key) -> bool:
+        worker = self._workers.get(key)
+        return event_type != "DELETED" and worker is not None and worker.is_own_write
 
     def _on_node_change(self, name: str, before: Node | None, node: Node | None) -> None:
         """A heartbeat triggers no reconcile. A label triggers only jobs whose spares are chosen by it. Any other change

@@ -85,6 +85,19 @@ class _Unconfirmed:
     events: Sequence[Event]
 
 
+@dataclass(frozen=True)
+class _Sending:
+    """A status that is being sent."""
+
+    replaced: Job  # the job whose status it replaces
+    status: JobStatus
+
+    def has_result(self, job: Job) -> bool:
+        """Whether the job is the result of this write: nothing else has changed in it."""
+        written = replace(self.replaced, status=self.status, completed_at=job.completed_at)
+        return job == replace(written, resource_version=job.resource_version)
+
+
 class JobWorker:
     """Reconciles one job until it is gone."""
 
@@ -119,6 +132,7 @@ class JobWorker:
         self._job_pods = JobPods(executor.jobs.list_pods, clock.steady)
         self._outbox, self._recoveries = executor.outbox(), executor.recovery_writer()
         self._unconfirmed: deque[_Unconfirmed] = deque(maxlen=MOST_UNCONFIRMED)
+        self._sending: _Sending | None = None
         self._job_uid = ""
         self._link_of = ""  # the membership for which the link was created
         self._secret_writes = SecretWrites()
@@ -160,6 +174,16 @@ class JobWorker:
             and not coordination.coordinator_uid
             and self._clock.wall() - coordination.since >= UNREACHABLE_S
         )
+
+    @property
+    def is_own_write(self) -> bool:
+        """Whether the stored job is the result of the status write that is being sent. The watch often reports it
+        before its answer comes.
+        """
+        if self._sending is None:
+            return False
+        job = self._read()
+        return job is not None and self._sending.has_result(job)
 
     async def stop(self, finish_s: float = 0.0) -> None:
         """finish_s: the time that a running reconcile and waiting events have left."""
@@ -411,7 +435,11 @@ class JobWorker:
         sent = _Unconfirmed(job.resource_version, status, events)
         if events:
             self._unconfirmed.append(sent)
-        done = await self._executor.subjects.status(job, status)
+        self._sending = _Sending(job, status)
+        try:
+            done = await self._executor.subjects.status(job, status)
+        finally:
+            self._sending = None
         if done:
             self._status_written_at = self._clock.wall()
             self._unconfirmed.clear()  # this write replaced the version that all of them would have replaced

@@ -1,12 +1,18 @@
-"""The cost of enqueueing everything, as after each change of a node: CPU time in proportion to the objects."""
+"""What enqueues a job or a pool, and the cost of enqueueing everything, as after each change of a node: CPU time in
+proportion to the objects.
+"""
 
+import asyncio
 import sys
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 
 from tests.unit.operator.fake_api import CREATED, Raw, owned_by
-from tests.unit.operator.given_operator import ClusterApi, Running, running
+from tests.unit.operator.given_operator import JOBS, PODS, ClusterApi, Running, running
 from tests.unit.virtual_time import in_virtual_time
+from understudy_operator.controllers.reconcile_loop import ReconcileLoop
 from understudy_operator.observe.store import Kind
 
 
@@ -68,3 +74,72 @@ async def test_an_event_of_a_pod_that_no_pool_controls_enqueues_no_pool() -> Non
         assert enqueued == []
         cluster.operator.on_watch_event(Kind.POD, "ADDED", of_a_pool(2, "pool-uid"))
         assert enqueued == [("evil", "p2")]
+
+
+class ApiWithLateAnswers(ClusterApi):
+    """The watch reports each write of a job's status 0.5 s before the write gets its answer.
+
+    A test sets `between` to what it wants to see or do just before the answer.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.between: Callable[[], None] = lambda: None
+
+    async def replace(self, path: str, body: Mapping[str, Any]) -> Raw:
+        raw = await super().replace(path, body)
+        if path.startswith(JOBS):
+            self.send_event(Kind.JOB, "MODIFIED", raw)
+            await asyncio.sleep(0.4)
+            self.between()
+            await asyncio.sleep(0.1)
+        return raw
+
+
+async def a_job_that_waits(cluster: Running, api: ApiWithLateAnswers) -> ReconcileLoop:
+    """Given a job whose pods wait for nodes, and whose status has been written."""
+    await cluster.until(lambda: cluster.operator.synced)
+    api.send_event(Kind.JOB, "ADDED", api.apply_job())
+    await cluster.until(lambda: len(api.pods_of("llm")) == 2)
+    await asyncio.sleep(30.0)
+    return cluster.operator._workers["research", "llm"].loop
+
+
+def get_a_node(api: ClusterApi) -> None:
+    """A pod of the job gets a node. Status counts such pods."""
+    pod = api.pods_of("llm")[0]
+    path = f"{PODS}/{pod['metadata']['name']}"
+    api.send_event(Kind.POD, "MODIFIED", api.put(path, {**pod, "spec": {**pod["spec"], "nodeName": "n"}}))
+
+
+@in_virtual_time
+async def test_a_watch_event_of_our_own_write_that_comes_before_its_answer_enqueues_no_job() -> None:
+    api, queued = ApiWithLateAnswers(), list[bool]()
+    async with running(api) as cluster:
+        loop = await a_job_that_waits(cluster, api)
+        api.between = lambda: queued.append(loop.is_queued)
+        get_a_node(api)
+        await cluster.until(lambda: bool(queued))
+    assert queued == [False]
+
+
+@in_virtual_time
+async def test_a_change_of_the_job_between_our_own_write_and_its_answer_enqueues_it() -> None:
+    api, queued = ApiWithLateAnswers(), list[bool]()
+    async with running(api) as cluster:
+        loop = await a_job_that_waits(cluster, api)
+
+        def suspend() -> None:
+            raw = api.objects[f"{JOBS}/llm"]
+            metadata, spec = {**raw["metadata"], "generation": 2}, {**raw["spec"], "suspend": True}
+            changed = api.put(f"{JOBS}/llm", {**raw, "metadata": metadata, "spec": spec})
+            api.send_event(Kind.JOB, "MODIFIED", changed)
+            asyncio.get_running_loop().call_later(0.05, lambda: queued.append(loop.is_queued))
+            api.between = lambda: None
+
+        api.between = suspend
+        get_a_node(api)
+        await cluster.until(lambda: bool(queued))
+        # and the job is suspended
+        await cluster.until(lambda: not api.pods_of("llm"))
+    assert queued == [True]
