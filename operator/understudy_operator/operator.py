@@ -214,7 +214,9 @@ class Operator:
                 self._enqueue(key_of(raw))
             if kind is Kind.INJECTED and event_type == "DELETED" and self._acts and self.synced:
                 self._injection.check_pods_of_job(key_of(raw))
-            self._enqueue_pools(key_of(raw)[0])
+            worker = self._workers.get(key_of(raw))
+            if kind is Kind.JOB and (worker is None or worker.has_news_for_pools()):
+                self._enqueue_pools(key_of(raw)[0])
         elif kind is Kind.POOL:
             self._enqueue_pool(key_of(raw))
         else:

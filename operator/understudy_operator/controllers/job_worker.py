@@ -20,7 +20,7 @@ from understudy_operator.observe.read import read_job, read_pod
 from understudy_operator.observe.read_child import read_child
 from understudy_operator.observe.read_injected import read_injected
 from understudy_operator.observe.read_node import NodeReader, read_node
-from understudy_operator.observe.read_pool import split, view_of
+from understudy_operator.observe.read_pool import JobForPools, job_for_pools, split, view_of
 from understudy_operator.observe.store import Key, Kind, OwnerKey, Raw, Store, job_kind
 from understudy_operator.plan.facts.cluster_objects import ChildJob, Node, Pod
 from understudy_operator.plan.facts.job import Job
@@ -141,6 +141,7 @@ class JobWorker:
         self._concerned_by: frozenset[str] | None = None  # names of nodes; None: any node may concern the job
         self._checked_generation = 0  # the generation whose templates passed the dry run
         self._has_queued_jobs = False  # as in Observed
+        self._for_pools: JobForPools | None = None  # when it was last compared
         self._metrics.supervises(LINES)
         supervisor = TaskSupervisor(self._metrics) if supervisor is None else supervisor
         log_context = {"namespace": key[0], "job": key[1]}
@@ -161,6 +162,11 @@ class JobWorker:
     def is_concerned(self, before: Node, node: Node) -> bool:
         """Whether that change of a node's labels concerns the job: only the topology key of its spares does."""
         return before.labels.get(self._topology_key) != node.labels.get(self._topology_key)
+
+    def has_news_for_pools(self) -> bool:
+        """Whether the stored job has changed, since the last call, in what pools read of it. Its progress does not."""
+        before, self._for_pools = self._for_pools, job_for_pools(self._store, self._key)
+        return before != self._for_pools
 
     @property
     def misses_coordinator(self) -> bool:

@@ -1,7 +1,7 @@
 """A raw HotSparePool -> a Pool; and the parts of the store that pools and their jobs read."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from understudy_operator.observe.read import read_job, read_pod
 from understudy_operator.observe.read_spec import read_shared_memory
@@ -11,7 +11,7 @@ from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.malformed import Malformed, PartlyMalformed
 from understudy_operator.plan.facts.pool_facts import AutoSize, Client, Pool, PoolLauncher, PoolView, claimant
-from understudy_operator.plan.facts.status import read_pool_status
+from understudy_operator.plan.facts.status import RecoveryStatus, read_pool_status
 from understudy_operator.plan.manifests.pool_pods import pool_fingerprint
 from understudy_operator.plan.manifests.warm_spare_pods import pool_secret_name
 from understudy_operator.plan.times.rfc3339 import parse_time
@@ -102,6 +102,26 @@ def clients(store: Store, pool: Pool) -> tuple[Client, ...]:
             with store.contain_errors(Kind.JOB, store.get(Kind.JOB, (job.namespace, job.name)) or {}):
                 found.append(_client(store, job))
     return tuple(found)
+
+
+class JobForPools(NamedTuple):
+    """What the plans of pools read of a job, apart from its pods."""
+
+    uid: str
+    may_want_claims: bool
+    pool: Key  # that it names
+    recoveries: tuple[RecoveryStatus, ...]
+
+
+def job_for_pools(store: Store, key: Key) -> JobForPools | None:
+    """None if there is no such TrainingJob."""
+    raw = store.get(Kind.JOB, key)
+    if raw is None:
+        return None
+    job, uid = store.fact(Kind.JOB, key, read_job), str(raw["metadata"].get("uid", ""))
+    if job is None:
+        return JobForPools(uid, may_want_claims=True, pool=(key[0], ""), recoveries=())
+    return JobForPools(uid, _may_want_claims(store, raw), _pool_named_by(job), job.status.recoveries)
 
 
 def _jobs_in(store: Store, namespace: str) -> list[Job]:

@@ -143,3 +143,42 @@ async def test_a_change_of_the_job_between_our_own_write_and_its_answer_enqueues
         # and the job is suspended
         await cluster.until(lambda: not api.pods_of("llm"))
     assert queued == [True]
+
+
+@in_virtual_time
+async def test_a_job_enqueues_the_pools_of_its_namespace_only_by_what_they_read_of_it() -> None:
+    api = ClusterApi()
+    async with running(api) as cluster:
+        # given a running job, and a pool in its namespace
+        await cluster.until(lambda: cluster.operator.synced)
+        raw = api.apply_job(status={"phase": "Running"})
+        cluster.operator.on_watch_event(Kind.JOB, "ADDED", raw)
+        enqueued: list[object] = []
+        cluster.operator._enqueue_pool = enqueued.append  # type: ignore[method-assign,assignment]
+        cluster.operator._pool_workers["research", "spares"] = None  # type: ignore[assignment]
+
+        def enqueues(**changes: Any) -> bool:
+            enqueued.clear()
+            changed = api.put(f"{JOBS}/llm", {**api.objects[f"{JOBS}/llm"], **changes})
+            cluster.operator.on_watch_event(Kind.JOB, "MODIFIED", changed)
+            return bool(enqueued)
+
+        try:
+            # then its progress enqueues no pool
+            progress = {"step": 7, "at": "2026-11-20T10:00:07Z"}
+            assert not enqueues(status={"phase": "Running", "progress": progress})
+            # but each of these does: a fault and a named pool, for the number of spares; a suspension, a spec that
+            # cannot be read, an end and a deletion, for its claims
+            recovery = {"round": 1, "fault": "Node", "detectedAt": "2026-11-20T10:00:08Z"}
+            assert enqueues(status={"phase": "Running", "recoveries": [recovery]})
+            spec = raw["spec"]
+            assert enqueues(spec={**spec, "suspend": True})
+            assert enqueues(spec={"replicatedJobs": 5})
+            assert enqueues(spec=spec)
+            assert enqueues(spec={**spec, "spares": {"pool": "spares"}})
+            assert enqueues(status={"phase": "Completed", "terminalState": "Completed"})
+            enqueued.clear()
+            cluster.operator.on_watch_event(Kind.JOB, "DELETED", api.objects.pop(f"{JOBS}/llm"))
+            assert enqueued
+        finally:
+            cluster.operator._pool_workers.clear()
