@@ -57,6 +57,8 @@ WRITTEN_BY_LEADERS = (Kind.POD, Kind.POOL, Kind.INJECTED, Kind.JOB)
 FINISH_S = 2.0
 FINISH_WRITES_S = 1.0
 BEGIN, ELECTION = "begin to lead", "election"
+#: The jobs that each round of lists enqueues are enqueued within this time, which is less than RESYNC_S.
+SPREAD_S = 30.0
 #: The leader's tasks besides reconciles.
 NODE_MEMORY, NETWORK_POLICIES, MALFORMED = "memory of nodes", "network policies", "events of malformed objects"
 LEADER_TASKS = (BEGIN, NODE_MEMORY, NETWORK_POLICIES, MALFORMED)
@@ -106,7 +108,7 @@ class Operator:
             self._writer, self.store, self._enqueue, clock, self._executor.pace, self._read_node
         )
         watches = tuple(watches)
-        self._resync = Resync(api, self.store, clock, self._enqueue_all, watches, namespaces, shard)
+        self._resync = Resync(api, self.store, clock, self._enqueue_after_lists, watches, namespaces, shard)
         self._node_memory = NodeMemory(
             self._writer,
             faults.memory,
@@ -358,14 +360,40 @@ class Operator:
 
     def _enqueue_all(self, node: str = "") -> None:
         """node: the change of which causes it. Jobs that it does not concern are not enqueued."""
-        in_store = [key_of(raw) for kind in (Kind.JOB, Kind.INJECTED) for raw in self.store.all(kind)]
-        if self._acts and self.synced:
-            self._injection.check_all_pods()
-        for key in dict.fromkeys([*in_store, *self._workers]):
+        self._check_injected_pods()
+        for key in self._all_jobs():
             worker = self._workers.get(key)
             if worker is None or not node or worker.is_concerned_by(node):
                 with self._contain_errors(job_kind(key), key):
                     self._enqueue(key)
+        self._enqueue_all_pools()
+
+    def _enqueue_after_lists(self) -> None:
+        """Enqueue the jobs that have no worker at once, and those that would not be reconciled soon one after another.
+        If all jobs of a fleet were enqueued at once, a job with a fault would wait for their reconciles.
+        """
+        self._check_injected_pods()
+        late = list[Key]()
+        for key in self._all_jobs():
+            with self._contain_errors(job_kind(key), key):
+                worker = self._workers.get(key)
+                if worker is None:
+                    self._enqueue(key)
+                elif not worker.loop.is_due_within(SPREAD_S):
+                    late.append(key)
+        for number, key in enumerate(late):
+            asyncio.get_running_loop().call_later(SPREAD_S * number / len(late), self._enqueue, key)
+        self._enqueue_all_pools()
+
+    def _all_jobs(self) -> Iterable[Key]:
+        in_store = [key_of(raw) for kind in (Kind.JOB, Kind.INJECTED) for raw in self.store.all(kind)]
+        return dict.fromkeys([*in_store, *self._workers])
+
+    def _check_injected_pods(self) -> None:
+        if self._acts and self.synced:
+            self._injection.check_all_pods()
+
+    def _enqueue_all_pools(self) -> None:
         pools = {key_of(raw) for raw in self.store.all(Kind.POOL)} | set(self._pool_workers)
         for pool in pools | set(self.store.pools_of_pods()):
             with self._contain_errors(Kind.POOL, pool):

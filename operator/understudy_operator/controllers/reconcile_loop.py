@@ -58,6 +58,7 @@ class ReconcileLoop:
         self._name, self._reconcile, self._log_context = name, reconcile, log_context
         self._on_begin, self._queued, self._queued_at = on_begin, asyncio.Event(), 0.0
         self._runs, self._is_last = False, False
+        self._due_at: float | None = None  # by the event loop's time, while it waits
         #: A second loop for a job of the same name may start before the first has ended.
         self._supervisor, self._supervised_as = supervisor, f"{name} #{next(_NUMBERS)}"
         self.enqueue()
@@ -78,12 +79,25 @@ class ReconcileLoop:
         """Whether something has changed since the last reconcile began."""
         return self._queued.is_set()
 
+    def is_due_within(self, seconds: float) -> bool:
+        """Whether the next reconcile begins within this time even if nothing enqueues the loop."""
+        return self._due_at is not None and self._due_at <= asyncio.get_running_loop().time() + seconds
+
     async def stop(self, finish_s: float = 0.0) -> None:
         """Begin no other reconcile. A running one has finish_s to end by itself."""
         self._is_last = True
         if self._runs and finish_s and self.task is not None:
             await asyncio.wait([self.task], timeout=finish_s)
         await self._supervisor.stop(self._supervised_as)
+
+    async def _wait(self, requeue_after_s: float | None) -> None:
+        if requeue_after_s is not None:
+            self._due_at = asyncio.get_running_loop().time() + requeue_after_s
+        # Not wait_for: in Python 3.11 it loses a cancellation that arrives together with the event.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(requeue_after_s):
+                await self._queued.wait()
+        self._due_at = None
 
     async def _run_one(self) -> ReconcileResult | None:
         self._runs = True
@@ -99,10 +113,7 @@ class ReconcileLoop:
         requeue_after_s: float | None = None
         reported = ""  # the last error that was logged with its traceback
         while True:
-            # Not wait_for: in Python 3.11 it loses a cancellation that arrives together with the event.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(requeue_after_s):
-                    await self._queued.wait()
+            await self._wait(requeue_after_s)
             if self.is_queued:
                 self._on_begin(asyncio.get_running_loop().time() - self._queued_at)
             self._queued.clear()

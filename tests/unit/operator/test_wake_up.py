@@ -5,6 +5,7 @@ proportion to the objects.
 import asyncio
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -182,3 +183,32 @@ async def test_a_job_enqueues_the_pools_of_its_namespace_only_by_what_they_read_
             assert enqueued
         finally:
             cluster.operator._pool_workers.clear()
+
+
+@in_virtual_time
+async def test_the_lists_of_each_minute_enqueue_only_jobs_that_would_not_be_reconciled_soon_one_after_another() -> None:
+    api, enqueued = ClusterApi(), list[tuple[str, float]]()
+    async with running(api) as cluster:
+        await cluster.until(lambda: cluster.operator.synced)
+        # given a job that waits for nodes, and 20 jobs that have ended
+        api.send_event(Kind.JOB, "ADDED", api.apply_job("waits"))
+        for number in range(20):
+            ended = {"phase": "Completed", "terminalState": "Completed"}
+            api.send_event(Kind.JOB, "ADDED", api.apply_job(f"ended-{number}", status=ended))
+        await asyncio.sleep(300.0)
+        loop = asyncio.get_running_loop()
+
+        def record(name: str) -> None:
+            enqueued.append((name, loop.time()))
+
+        for (_, name), worker in cluster.operator._workers.items():
+            worker.enqueue = partial(record, name)  # type: ignore[method-assign]
+        began = loop.time()
+        # when ten minutes pass, in which the lists repeat every 45 to 75 s
+        await asyncio.sleep(600.0)
+    # then the job that waits is reconciled by itself, and the others are enqueued in each minute, at most two in 2 s
+    assert {name for name, _ in enqueued} == {f"ended-{number}" for number in range(20)}
+    assert 20 * 7 <= len(enqueued) <= 20 * 14
+    times = [at for _, at in enqueued]
+    assert max(sum(at <= other < at + 2.0 for other in times) for at in times) == 2
+    assert times[0] - began <= 75.0

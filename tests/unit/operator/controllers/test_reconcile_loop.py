@@ -66,6 +66,18 @@ async def test_a_reconcile_runs_at_once_then_after_its_requeue_time_then_once_it
 
 
 @in_virtual_time
+async def test_a_loop_knows_whether_its_next_reconcile_is_due_soon():
+    reconciles = Reconciles(ReconcileResult(40.0), IDLE)
+    async with going(reconciles) as loop:
+        assert not loop.is_due_within(30.0)  # it runs
+        await asyncio.sleep(5)
+        assert not loop.is_due_within(34.0)
+        assert loop.is_due_within(36.0)
+        await asyncio.sleep(60)
+        assert not loop.is_due_within(1000.0)  # only if it is enqueued
+
+
+@in_virtual_time
 async def test_the_loop_reports_how_long_the_first_change_has_waited_and_nothing_for_a_requeue_time():
     waited = list[float]()
     slow = Slow(0.5, ReconcileResult(20.0))
