@@ -226,10 +226,10 @@ class Life:
             await asyncio.sleep(LABEL_S / self.fleet.nodes)
 
 
-def fleet_node(number: int) -> Raw:
-    """A typical cloud node, with room for all pods that the scheduler may choose it for."""
-    typical = a_node(number)
-    return {**typical, "apiVersion": "v1", "status": {**typical["status"], **node(number)["status"]}}
+def fleet_node(number: int, pods: int) -> Raw:
+    """A typical cloud node, with room for that many pods."""
+    typical, room = a_node(number), {**node(number)["status"]["allocatable"], "pods": str(pods)}
+    return {**typical, "apiVersion": "v1", "status": {**typical["status"], "allocatable": room, "capacity": room}}
 
 
 @asynccontextmanager
@@ -240,8 +240,9 @@ async def running(binaries: Path, fleet: Fleet) -> AsyncIterator[Life]:
     def kwok(files: Files) -> list[str]:
         return settings.kwok(files, LEASE_S, stages)
 
+    make_node = partial(fleet_node, pods=fleet.pods_of_a_node)
     started = cluster.running(
-        binaries, None, fleet.nodes, Progress(), shipped=False, etcd_bytes=ETCD_BYTES, kwok=kwok, make_node=fleet_node
+        binaries, None, fleet.nodes, Progress(), shipped=False, etcd_bytes=ETCD_BYTES, kwok=kwok, make_node=make_node
     )
     async with started as present:
         await in_parallel(present.namespace, sorted({fleet.namespace_of(job) for job in range(fleet.jobs)}))

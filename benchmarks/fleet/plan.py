@@ -35,6 +35,13 @@ class Fleet:
     jobs: int
     pods: int
 
+    @property
+    def pods_of_a_node(self) -> int:
+        """The room of a node: its share, and one for a replaced pod. With more, the scheduler would put the first pods
+        of all jobs on the same few nodes. Nodes of a training fleet have no such room.
+        """
+        return -(-self.pods // self.nodes) + 1
+
     def part(self, divisor: int) -> Fleet:
         return Fleet(self.nodes // divisor, self.jobs // divisor, self.pods // divisor)
 

@@ -76,10 +76,12 @@ def test_faults_hit_jobs_in_proportion_to_their_pods() -> None:
     assert hits[197] == pytest.approx(197, abs=4)  # of 400: a tenth of the jobs has 197 of 400 pods
 
 
-def test_a_node_has_the_fields_of_a_typical_one_and_room_for_pods() -> None:
-    raw = fleet_node(7)
+def test_a_node_has_the_fields_of_a_typical_one_and_room_for_its_share_of_the_pods_and_one_more() -> None:
+    assert [Fleet(nodes, 10, pods).pods_of_a_node for nodes, pods in ((2000, 8000), (2000, 8001))] == [5, 6]
+    raw = fleet_node(7, 5)
     assert len(raw["metadata"]["labels"]) > 10
     assert {"conditions", "images", "allocatable", "capacity"} <= raw["status"].keys()
+    assert raw["status"]["allocatable"]["pods"] == "5"
 
 
 # The table --------------------------------------------------------------------------------------------------------
