@@ -281,8 +281,8 @@ async def test_a_coordinator_is_appointed_if_no_election_is_possible(training: T
     epoch = training.leadership_term.epoch
 
     # when the coordinator's pod ends
+    lost_at = time.monotonic()  # before the stop, which waits for the operator to close its connection
     await training.coordinator.stop()
-    lost_at = time.monotonic()
     await training.end(spare, "", exit_code=137)
 
     # then an active that has answered is appointed, once the operator has asked the pods for a moment
