@@ -151,6 +151,8 @@ class Store:
         current = self._entries[kind].get(key)
         if current is not None and not is_newest and _version(raw) < _version(current.raw):
             return current.raw
+        if current is not None and _version(raw) and _state(raw) == _state(current.raw):
+            return current.raw  # from a list, or the watch event of our own write: its fact stays
         taken = 0 if current is None else current.memory
         try:
             kept = _select_fields(kind, raw)
@@ -204,8 +206,6 @@ class Store:
         self._removed[kind] = removed
         for key, raw in listed.items():
             current = self._entries[kind].get(key)
-            if current is not None and _state(current.raw) == _state(raw):
-                continue  # unchanged, as almost all of them: its fact stays
             self._put(kind, raw, is_newest=current is None or current.arrived < requested_at)
 
     def get(self, kind: Kind, key: Key) -> Raw | None:

@@ -195,6 +195,20 @@ def test_an_object_is_read_once_for_each_of_its_states(store: Store):
     assert store.fact(Kind.POD, ("research", "c"), reader) is None
 
 
+def test_a_state_that_arrives_twice_is_read_once(store: Store):
+    read: list[str] = []
+
+    def reader(raw: Any) -> str:
+        read.append(raw["metadata"]["resourceVersion"])
+        return str(raw["metadata"]["name"])
+
+    # given the answer to a write of the operator, the watch event of it, and the event of a later write
+    for version in (7, 7, 8):
+        store.put(Kind.POD, a_raw(version=version))
+        store.facts(Kind.POD, reader)
+    assert read == ["7", "8"]
+
+
 def a_node(name: str = "n", version: int = 1, heartbeat: int = 0, *, ready: bool = True) -> dict[str, Any]:
     conditions = [{"type": "Ready", "status": str(ready), "lastHeartbeatTime": f"2026-11-21T10:00:{heartbeat:02}Z"}]
     metadata = {"name": name, "uid": f"uid-{name}", "resourceVersion": str(version)}
