@@ -14,19 +14,23 @@ from tests.cluster.paths import CHECKOUT, Paths
 
 VERSIONS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 TESTS = "tests/unit/launcher"
+PRINT_PATH = "import sys; print(sys.executable)"
 VARIABLE = "UNDERSTUDY_TRAINER_PYTHON"
 
 
 def find_python(version: str) -> str | None:
-    """The path of an interpreter of that version that works. A shim of pyenv may not work."""
+    """The path of an interpreter of that version that works. A shim of pyenv may not work. If it does, the path is that
+    of its interpreter: a link to a shim, as tests make them, does not work.
+    """
     candidates = [
         shutil.which(f"python{version}"),
         *Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"),
         *_folder().glob(f"cpython-{version}.*/bin/python{version}"),
     ]
     for python in map(str, filter(None, candidates)):
-        if subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0:
-            return python
+        ran = subprocess.run([python, "-c", PRINT_PATH], capture_output=True, text=True, check=False)
+        if ran.returncode == 0:
+            return ran.stdout.strip()
     return None
 
 

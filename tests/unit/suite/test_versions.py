@@ -14,7 +14,7 @@ from tests.cluster import torch_install
 from tests.cluster.paths import CHECKOUT, Paths
 
 
-def interpreter(path: Path, describes: str = "exit 0") -> str:
+def interpreter(path: Path, describes: str = 'echo "$0"') -> str:
     path.parent.mkdir(parents=True)
     path.write_text(f"#!/bin/sh\n{describes}\n")
     path.chmod(0o755)
@@ -36,8 +36,14 @@ def test_a_python_is_found_on_path_unless_it_is_a_shim_that_fails(machine: Path)
     assert pythons.find_python("3.10") is None
     pyenv = interpreter(machine / "home/.pyenv/versions/3.10.13/bin/python3.10")
     assert pythons.find_python("3.10") == pyenv
-    (machine / "path/python3.10").write_text("#!/bin/sh\nexit 0\n")
+    (machine / "path/python3.10").write_text('#!/bin/sh\necho "$0"\n')
     assert pythons.find_python("3.10") == str(machine / "path/python3.10")
+
+
+def test_the_interpreter_of_a_shim_on_path_is_found(machine: Path) -> None:
+    pyenv = interpreter(machine / "home/.pyenv/versions/3.11.7/bin/python3.11")
+    interpreter(machine / "path/python3.11", describes=f"exec {pyenv}")
+    assert pythons.find_python("3.11") == pyenv
 
 
 def test_a_python_that_uv_has_installed_into_the_cache_is_found(machine: Path) -> None:
