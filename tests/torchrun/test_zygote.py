@@ -6,6 +6,7 @@ One zygote, because each import of torch takes seconds: it runs the content of t
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -192,7 +193,8 @@ def test_the_steps_of_an_optimizer_are_reported(zygote: Forking, optimizer: str,
 
 
 def test_the_hook_does_not_interrupt_the_graph_of_a_compiled_optimizer(zygote: Forking) -> None:
-    assert printed(zygote, COMPILED) == "2.0 ['Call to `torch._dynamo.graph_break()`']\n"  # torch's own
+    # torch itself has one graph_break(), and each version describes it in its own words
+    assert re.fullmatch(r"2\.0 \[[^,]*graph_break[^,]*\]\n", printed(zygote, COMPILED))
 
 
 def test_a_process_group_over_gloo_runs_in_a_fork(zygote: Forking) -> None:
