@@ -119,7 +119,7 @@ def test_after_an_error_the_reader_does_not_read_storage(
         reader.read_metadata()
 
 
-@pytest.mark.skipif(IS_TORCH_2_6, reason="this torch cannot save in one process of a group")
+@pytest.mark.skipif(IS_TORCH_2_6, reason="torch 2.6 cannot save in one process of a group")
 @pytest.mark.parametrize("placement", ["other dimension", "replicated", "was replicated", "the same"])
 def test_shards_of_another_layout_are_not_filled_in_part(
     rounds: Rounds, worker: Callable[[], None], of_two_ranks: Any, tmp_path: Path, placement: str
@@ -170,7 +170,7 @@ def test_a_state_that_does_not_fit_fails_its_save_and_training_continues(
     assert "snapshot.save(1) has stored nothing: the state of rank 0 has 4.0 MiB" in capfd.readouterr().err
 
 
-@pytest.mark.skipif(IS_TORCH_2_6, reason="the planner of this torch does not cache plans")
+@pytest.mark.skipif(IS_TORCH_2_6, reason="torch 2.6 does not cache plans")
 def test_a_planner_that_caches_its_plans_stores_nothing_with_the_reason(
     rounds: Rounds, worker: Callable[[], None], capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,7 @@ from tests.torchrun.twelve_faults import LocalFault
 pytestmark = [
     pytest.mark.timeout(1200),
     pytest.mark.nightly,  # a busy machine makes times without a step by itself
-    pytest.mark.skipif(torch_version().startswith("2.6."), reason="this torch does not record the collectives of gloo"),
+    pytest.mark.skipif(torch_version().startswith("2.6."), reason="torch 2.6 does not record the collectives of gloo"),
 ]
 
 FAULT = LocalFault(

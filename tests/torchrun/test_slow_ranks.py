@@ -21,7 +21,7 @@ from understudy_protocol.launcher import CollectiveTimes
 
 pytestmark = [
     pytest.mark.timeout(1200),
-    pytest.mark.skipif(torch_version().startswith("2.6."), reason="this torch does not record the collectives of gloo"),
+    pytest.mark.skipif(torch_version().startswith("2.6."), reason="torch 2.6 does not record the collectives of gloo"),
 ]
 
 #: Steps of about 0.1 s until the file `end` exists. Rank 0 saves each tenth step, and all evaluate each 50th. The rank

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.timeout(1200), pytest.mark.nightly]
 #: `why` names these by the collectives.
 NEED_RECORDER = ("hang in a collective", "hang in a data loader")
 WITHOUT_RECORDER = pytest.mark.skipif(
-    torch_version().startswith("2.6."), reason="this torch does not record the collectives of gloo"
+    torch_version().startswith("2.6."), reason="torch 2.6 does not record the collectives of gloo"
 )
 CASES = [
     pytest.param(fault, id=fault.name, marks=[WITHOUT_RECORDER] if fault.name in NEED_RECORDER else [])
