@@ -15,9 +15,15 @@ Rules:
   before the round counts as the beginning of the round.
 - A worker that has lost its connection to another worker did not fail first, whatever the times are, if a worker has
   failed in another way at most LOST_WITHIN_S later. This is known from the text of its exception.
+- The same applies to a worker that ended with an exit code and without an exception, if another one was killed by
+  SIGKILL. The kernel closes the connections of a killed process before its parent learns of its end, so a peer may end
+  sooner. SIGKILL is never the consequence of a lost connection.
 - Clocks alone evict no pod. A pod has certainly failed first only if the first report came from this pod or from its
-  node, and no other failure has an earlier time. Lost connections do not count here, and an age is no clock.
+  node, and no other failure has an earlier time. Failures of the two kinds above do not count here, and an age is no
+  clock.
 """
+
+from __future__ import annotations
 
 import math
 import re
@@ -54,6 +60,12 @@ class FailureReport:
     def is_lost_connection(self) -> bool:
         return _LOST_CONNECTION.search(self.cause.message) is not None
 
+    def is_consequence_of(self, other: FailureReport) -> bool:
+        """Known from the two kinds of failures alone."""
+        if self.is_lost_connection:
+            return not other.is_lost_connection
+        return self.cause.message == f"exit code {self.cause.exit_code}" and other.cause.signal == "SIGKILL"
+
 
 @dataclass
 class FirstFailure:
@@ -69,9 +81,9 @@ class FirstFailure:
     def add(self, report: FailureReport) -> bool:
         """Whether this report is the first failure now."""
         is_same = (report.pod_uid, report.cause.rank) == (self.first.pod_uid, self.first.cause.rank)
-        if is_same or (report.is_lost_connection and not self.first.is_lost_connection):
+        if is_same or report.is_consequence_of(self.first):
             return False
-        if self._is_cause_of_lost_connection(report):
+        if self.first.is_consequence_of(report) and report.at <= self.first.at + LOST_WITHIN_S:
             self.first, self._reported_on, self._earliest_at = report, report.cause.node, report.at
             return True
         self._earliest_at = min(self._earliest_at, report.at)
@@ -81,10 +93,6 @@ class FirstFailure:
         self.first = report
         self._reported_on = report.cause.node if report.is_alive else self._reported_on
         return True
-
-    def _is_cause_of_lost_connection(self, report: FailureReport) -> bool:
-        is_other = self.first.is_lost_connection and not report.is_lost_connection
-        return is_other and report.at <= self.first.at + LOST_WITHIN_S
 
     @property
     def is_certain(self) -> bool:

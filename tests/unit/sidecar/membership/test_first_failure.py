@@ -32,6 +32,12 @@ def fails(
     driven.at_once(Received(driven.link(name), failed))
 
 
+def is_killed(driven: DrivenCoordinator, name: str, at: float) -> None:
+    """Likewise."""
+    failed = m.WorkerFailed(driven.token, 0, None, "SIGKILL", "killed by SIGKILL; out of memory", at)
+    driven.at_once(Received(driven.link(name), failed))
+
+
 def gathered(driven: DrivenCoordinator) -> None:
     driven.now = driven.coordinator.state.round.gathers_until
     driven.at_once(Tick())
@@ -223,3 +229,37 @@ def test_a_pod_that_is_lost_while_failures_are_gathered_is_the_cause() -> None:
     (recovery,) = driven.coordinator.snapshot().recoveries
     assert (recovery.fault, recovery.cause.pod) == (Fault.POD, "active-1")
     assert charged_pods(driven) == []
+
+
+@pytest.mark.parametrize(("earlier_s", "first"), [(0.9, "active-1"), (1.1, "active-0")])
+def test_a_killed_worker_is_the_cause_of_exit_codes_that_were_reported_before(earlier_s: float, first: str) -> None:
+    """The kernel closes its connections before its parent learns of its end."""
+    driven = job()
+    fails(driven, "active-0", "exit code 1", at=driven.now - earlier_s)
+    is_killed(driven, "active-1", at=driven.now)
+    gathered(driven)
+    assert blamed(driven)[0] == first
+
+
+def test_an_exit_code_never_replaces_a_killed_worker_as_the_cause() -> None:
+    driven = job()
+    is_killed(driven, "active-1", at=driven.now)
+    fails(driven, "active-0", "exit code 1", at=driven.now - 0.5)
+    gathered(driven)
+    assert blamed(driven) == ("active-1", 1, "killed by SIGKILL; out of memory")
+
+
+def test_an_exception_remains_the_cause_if_another_worker_is_killed_after_it() -> None:
+    driven = job()
+    fails(driven, "active-0", RAISED, at=driven.now - 0.01)
+    is_killed(driven, "active-1", at=driven.now)
+    gathered(driven)
+    assert blamed(driven)[0] == "active-0"
+
+
+def test_an_abort_may_be_the_consequence_of_an_exit() -> None:
+    driven = job()
+    fails(driven, "active-0", "exit code 1", at=driven.now - 0.01)
+    fails(driven, "active-1", ABORTED, at=driven.now)
+    gathered(driven)
+    assert blamed(driven)[0] == "active-0"
