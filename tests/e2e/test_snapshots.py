@@ -363,7 +363,7 @@ def stop_a_worker(training: Training, victim: acts.Victim) -> int:
 
 
 def stop_a_worker_with_copies(training: Training, victim: acts.Victim) -> int:
-    """Likewise, at a step of which each rank has its copies: after slow copies, some steps are not copied."""
+    """Like stop_a_worker, but at a step that is copied from each rank: after slow copies, some steps are not copied."""
 
     def stopped() -> int | None:
         pid = stop_a_worker(training, victim)

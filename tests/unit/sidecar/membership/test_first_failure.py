@@ -33,7 +33,7 @@ def fails(
 
 
 def is_killed(driven: DrivenCoordinator, name: str, at: float) -> None:
-    """Likewise."""
+    """Its report arrives now. at: as in `fails`."""
     failed = m.WorkerFailed(driven.token, 0, None, "SIGKILL", "killed by SIGKILL; out of memory", at)
     driven.at_once(Received(driven.link(name), failed))
 
