@@ -142,7 +142,8 @@ async def run(updates: int, kill: str, in_update: int) -> int:
     for version in range(updates + 1):
         fill(model_of_all, version)
         versions[token(model_of_all)] = version
-    engines, gateways = free_ports(2), free_ports(2)
+    ports = free_ports(4)  # of one call: a second call could return ports of the first again
+    engines, gateways = ports[:2], ports[2:]
     with tempfile.TemporaryDirectory() as folder:
         secret = Path(folder) / "token"
         secret.write_text(os.urandom(16).hex())

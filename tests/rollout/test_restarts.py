@@ -17,6 +17,7 @@ import pytest
 
 from benchmarks.child import CHECKOUT
 from tests.e2e.waiting import wait_until
+from tests.ports import free_port
 from understudy_rollout.failures import AdmissionRefused
 from understudy_rollout.gateway import Gateway
 
@@ -81,11 +82,7 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    first, second = (each.getsockname()[1] for each in sockets)
-    for each in sockets:
-        each.close()
-    made = Site(tmp_path, (first, second))
+    made = Site(tmp_path, (free_port(), free_port()))
     made.start_server("v0")
     made.start_gateway()
     yield made
