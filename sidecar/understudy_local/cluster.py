@@ -28,6 +28,7 @@ from understudy_operator.plan.facts.cluster_objects import Node
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.observed import Coordination, Observed
+from understudy_operator.plan.facts.pods import Pods
 from understudy_operator.plan.facts.recovery_objects import RecoveryFields
 from understudy_operator.plan.facts.secret_writes import SecretWrites
 from understudy_operator.plan.facts.status import JobStatus
@@ -216,7 +217,7 @@ class LocalCluster:
     def _observe(self, job: Job) -> Observed:
         return Observed(
             job=job,
-            pods=tuple(pod.observed() for pod in self.pods.values()),
+            pods=Pods(pod.observed() for pod in self.pods.values()),
             nodes={name: Node(name, True) for name in self._nodes},
             coordination=self._coordination if self._link is None else self._link.coordination,
             keyring=self._keyring,

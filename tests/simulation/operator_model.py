@@ -20,6 +20,7 @@ from understudy_operator.plan.facts.cluster_objects import Node
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.observed import TERMINAL_STATES, Coordination, Observed
+from understudy_operator.plan.facts.pods import Pods
 from understudy_operator.plan.facts.recoveries import merge_history, with_recoveries
 from understudy_operator.plan.facts.secret_writes import SecretWrites
 from understudy_operator.plan.facts.spec import JobSpec, ReplicatedJob, World
@@ -181,7 +182,7 @@ class OperatorModel:
         secrets = (membership_secret_name(job), facts_secret_name(job, ADDRESS))
         return Observed(
             job=job,
-            pods=tuple(entry.observed() for entry in self.api.objects.values()),
+            pods=Pods(entry.observed() for entry in self.api.objects.values()),
             nodes={node.name: node for node in nodes},
             coordination=self.coordination,
             keyring=KEYRING,

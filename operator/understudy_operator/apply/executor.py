@@ -11,7 +11,7 @@ others.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -24,9 +24,9 @@ from understudy_operator.apply.pools import PoolExecutor
 from understudy_operator.apply.recovery_objects import RecoveryWriter
 from understudy_operator.apply.subject import ReconciledObject, Subjects, create_controlled, refusals_of
 from understudy_operator.observe.store import Kind, Raw, Store
-from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.ownership import object_path_of, object_uid
+from understudy_operator.plan.facts.pods import Pods
 from understudy_operator.plan.facts.refusals import Refusal, RefusalKind, read_refusal
 from understudy_operator.plan.intents import (
     Create,
@@ -106,9 +106,9 @@ class Executor:
             return next(iter(refusals_of(error, intent)), None)
         return None
 
-    async def read_unknown_nodes(self, pods: Iterable[Pod]) -> None:
+    async def read_unknown_nodes(self, pods: Pods) -> None:
         """Read the nodes of pods that no watch has reported: they are gone, or the watch of pods was faster."""
-        nodes = {pod.node for pod in pods if pod.node and not pod.ended}
+        nodes = pods.unended.by_node.keys() - {""}
         unknown = sorted(name for name in nodes if self._store.get(Kind.NODE, ("", name)) is None)
         await in_parallel([self._read_node(name) for name in unknown])
 

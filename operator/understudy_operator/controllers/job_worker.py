@@ -20,13 +20,14 @@ from understudy_operator.observe.read import read_job, read_pod
 from understudy_operator.observe.read_child import read_child
 from understudy_operator.observe.read_injected import read_injected
 from understudy_operator.observe.read_node import NodeReader, read_node
-from understudy_operator.observe.read_pool import JobForPools, job_for_pools, split, view_of
+from understudy_operator.observe.read_pool import JobForPools, job_for_pools, pods_of, split, view_of
 from understudy_operator.observe.store import Key, Kind, OwnerKey, Raw, Store, job_kind
-from understudy_operator.plan.facts.cluster_objects import ChildJob, Node, Pod
+from understudy_operator.plan.facts.cluster_objects import ChildJob, Node
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.observed import TERMINAL_STATES, Coordination, Observed
 from understudy_operator.plan.facts.ownership import INJECTED_KIND, KIND, controller_uid, object_uid
+from understudy_operator.plan.facts.pods import Pods
 from understudy_operator.plan.facts.pool_facts import PoolView
 from understudy_operator.plan.facts.refusals import Refusal
 from understudy_operator.plan.facts.secret_writes import SecretWrites
@@ -268,7 +269,7 @@ class JobWorker:
         """Send all requests to the API server. They may take half a minute, in which much can change."""
         await self._read_changed_pods(job)
         await self._resolve_unanswered(job)
-        await self._executor.read_unknown_nodes(self._store.facts_of_job(Kind.POD, _owner(job), read_pod))
+        await self._executor.read_unknown_nodes(pods_of(self._store, _owner(job)))
         try:
             nodes = self._store.nodes(self._read_node)
             await self._job_pods.refresh(job, self._children(job), nodes, self._clock.wall())
@@ -305,7 +306,7 @@ class JobWorker:
     def _observe(self, job: Job) -> Observed:
         service = self._owned_object(Kind.SERVICE, job, coordinator_service_name(job.name))
         address = "" if service is None else str(service.get("spec", {}).get("clusterIP", ""))
-        pods, claimed = split(self._store.facts_of_job(Kind.POD, _owner(job), read_pod), job.uid)
+        pods, claimed = split(pods_of(self._store, _owner(job)), job.uid)
         self._concerned_by = None if claimed else concerning_nodes(job, pods)
         children = self._children(job)
         self._has_queued_jobs = self._has_queued_jobs or any(child.queue for child in children)
@@ -336,7 +337,7 @@ class JobWorker:
         )
 
     def _children(self, job: Job) -> tuple[ChildJob, ...]:
-        return self._store.facts_of_job(Kind.CHILD, _owner(job), read_child)
+        return self._store.facts_of_job(Kind.CHILD, _owner(job), read_child, tuple)
 
     def _claims(self, job: Job) -> Iterator[str]:
         """The claims that exist. A claim that outlives jobs may have any owner."""
@@ -496,12 +497,12 @@ class JobWorker:
             await link.close()
 
 
-def concerning_nodes(job: Job, pods: Sequence[Pod]) -> frozenset[str] | None:
+def concerning_nodes(job: Job, pods: Pods) -> frozenset[str] | None:
     """The nodes of a job that runs and waits for nothing. None: it may wait for any node, or for a pool's spare on it.
     Also None for a job without a launcher or with Jobs besides its world: the operator does not see all of their pods.
     """
     world = None if job.injected is not None else job.spec.world
-    nodes = frozenset(pod.node for pod in pods)
+    nodes = frozenset(pods.by_node)
     if world is None or world.pool or len(world.groups) < len(job.spec.replicated_jobs):
         return None
     return nodes if job.status.phase == "Running" and pods and "" not in nodes else None

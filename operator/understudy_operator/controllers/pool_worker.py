@@ -26,6 +26,7 @@ from understudy_operator.observe.read_pool import (
 from understudy_operator.observe.store import Key, Kind, Store
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.ownership import POOL_KIND
+from understudy_operator.plan.facts.pods import Pods
 from understudy_operator.plan.facts.pool_facts import ObservedPool, Pool
 from understudy_operator.plan.facts.refusals import Refusal
 from understudy_operator.plan.facts.secret_writes import SecretWrites
@@ -145,7 +146,7 @@ class PoolWorker:
             pool=pool,
             pods=pods_of_pool(self._store, owner),
             replacement_pods=pods_from_pool(self._store, owner),
-            orphaned_claims=split(claimed_pods(self._store, self._key), pool.uid)[1],
+            orphaned_claims=split(Pods(claimed_pods(self._store, self._key)), pool.uid)[1],
             nodes=self._store.nodes(self._read_node),
             active_claimants=claimants(self._store, pool.namespace),
             entropy=secrets.token_hex(32),

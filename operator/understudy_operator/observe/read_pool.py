@@ -10,6 +10,7 @@ from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.malformed import Malformed, PartlyMalformed
+from understudy_operator.plan.facts.pods import Pods, cached_with_pods
 from understudy_operator.plan.facts.pool_facts import AutoSize, Client, Pool, PoolLauncher, PoolView, claimant
 from understudy_operator.plan.facts.status import RecoveryStatus, read_pool_status
 from understudy_operator.plan.manifests.pool_pods import pool_fingerprint
@@ -61,22 +62,25 @@ def view_of(store: Store, keyring: Keyring, namespace: str, name: str) -> PoolVi
     return PoolView(name, True, wanted, pool_fingerprint(pool), pods, pool, pool_secret_name(pool, keyring))
 
 
-def split(pods: tuple[Pod, ...], owner_uid: str) -> tuple[tuple[Pod, ...], tuple[Pod, ...]]:
+def pods_of(store: Store, owner: OwnerKey) -> Pods:
+    """All pods that concern this job or pool: one object until one of them changes."""
+    return store.facts_of_job(Kind.POD, owner, read_pod, Pods)
+
+
+@cached_with_pods
+def split(pods: Pods, owner_uid: str) -> tuple[Pods, Pods]:
     """The owner's pods, and the pods that only concern it."""
-    if all(pod.owner == owner_uid for pod in pods):
-        return pods, ()
-    own = tuple(pod for pod in pods if pod.owner == owner_uid)
-    return own, tuple(pod for pod in pods if pod.owner != owner_uid)
+    return pods.where(lambda pod: pod.owner == owner_uid), pods.where(lambda pod: pod.owner != owner_uid)
 
 
-def pods_of_pool(store: Store, pool: OwnerKey) -> tuple[Pod, ...]:
+def pods_of_pool(store: Store, pool: OwnerKey) -> Pods:
     """The pool's own pods, without jobs' pods that replace one."""
-    return split(store.facts_of_job(Kind.POD, pool, read_pod), pool[1])[0]
+    return split(pods_of(store, pool), pool[1])[0]
 
 
-def pods_from_pool(store: Store, pool: OwnerKey) -> tuple[Pod, ...]:
+def pods_from_pool(store: Store, pool: OwnerKey) -> Pods:
     """Jobs' pods that were created to replace a pod of the pool."""
-    return split(store.facts_of_job(Kind.POD, pool, read_pod), pool[1])[1]
+    return split(pods_of(store, pool), pool[1])[1]
 
 
 def claimed_pods(store: Store, key: Key) -> tuple[Pod, ...]:
@@ -130,7 +134,7 @@ def _jobs_in(store: Store, namespace: str) -> list[Job]:
 
 
 def _client(store: Store, job: Job) -> Client:
-    pods = store.facts_of_job(Kind.POD, (job.namespace, job.uid), read_pod)
+    pods = pods_of(store, (job.namespace, job.uid))
     failures = tuple(
         (entry.cause.node, parse_time(entry.detected_at))
         for entry in job.status.recoveries

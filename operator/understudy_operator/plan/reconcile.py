@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from understudy_operator.plan.facts import keys
 from understudy_operator.plan.facts.observed import Coordination, Observed
+from understudy_operator.plan.facts.pods import NO_PODS, Pods, cached_with_pods
 from understudy_operator.plan.facts.status import JobStatus
 from understudy_operator.plan.faults.drills import drill_deletions, drill_order
 from understudy_operator.plan.injection.resolve import plan_target, resolve_injected_job
@@ -131,13 +132,20 @@ def _select_attempt(observed: Observed) -> Observed:
         coordination = Coordination(since=coordination.since)
     # Injected pods do not know their attempt. Only a suspension ends one, and then their controller deletes the pods.
     is_injected = observed.job.injected is not None
+    pods, previous_pods = (observed.pods, NO_PODS) if is_injected else _split_by_attempt(observed.pods, epoch)
     return replace(
         observed,
-        pods=tuple(pod for pod in observed.pods if is_injected or pod.attempt == epoch),
-        previous_pods=tuple(pod for pod in observed.pods if not is_injected and pod.attempt != epoch),
+        pods=pods,
+        previous_pods=previous_pods,
         coordination=coordination,
         spec_error="" if is_injected else describe_spec_error(observed.job.name, observed.job.spec),
     )
+
+
+@cached_with_pods
+def _split_by_attempt(pods: Pods, attempt: int) -> tuple[Pods, Pods]:
+    """Those of the attempt, and those of others."""
+    return pods.where(lambda pod: pod.attempt == attempt), pods.where(lambda pod: pod.attempt != attempt)
 
 
 def _drop_patches_of_deleted_pods(intents: Sequence[PodIntent]) -> tuple[PodIntent, ...]:

@@ -15,6 +15,7 @@ from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.observed import Coordination, Observed
 from understudy_operator.plan.facts.pod_answers import PodAnswer, PodAnswers
+from understudy_operator.plan.facts.pods import Pods
 from understudy_operator.plan.facts.secret_writes import SecretWrites
 from understudy_operator.plan.facts.spec import JobSpec, ReplicatedJob, World
 from understudy_operator.plan.facts.status import JobStatus, read_job_status, written
@@ -220,6 +221,7 @@ def observed(
     responding_since: float | None = None,
     named: str = "",
     config_epoch: int = 0,
+    previous_pods: Iterable[Pod] = (),
     **changes: Any,
 ) -> Observed:
     """By default a job that runs in round 0, and whose Secrets this process has created. Without a snapshot the
@@ -229,7 +231,7 @@ def observed(
     (responding_since) that they are not the coordinator, with the coordinator that they name and their voter
     configuration.
     """
-    pods, job = tuple(pods), job if job is not None else a_job(status=in_round(0))
+    pods, job = Pods(pods), job if job is not None else a_job(status=in_round(0))
     lines = {pod.uid: PodAnswer(reason, named, config_epoch) for pod in responders}
     down = set(not_ready)
     nodes = {pod.node: Node(pod.node, pod.node not in down) for pod in pods if pod.node}
@@ -248,6 +250,7 @@ def observed(
         coordinator_address=ADDRESS,
         entropy="entropy",
         secret_writes=SecretWrites(dict.fromkeys(secret_names(job), AN_HOUR_AGO)),
+        previous_pods=Pods(previous_pods),
     )
     return replace(ordinary, **changes)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.unit.operator.given import AN_HOUR_AGO, KEYRING, NOW, a_pod
 from understudy_operator.plan.facts.cluster_objects import Node, Pod
+from understudy_operator.plan.facts.pods import Pods
 from understudy_operator.plan.facts.pool_facts import ObservedPool, Pool, PoolView
 from understudy_operator.plan.manifests.pool_pods import pool_fingerprint, pool_labels
 from understudy_operator.plan.times.rfc3339 import micro_time
@@ -44,13 +45,15 @@ def not_ready(pod: Pod) -> Pod:
     return replace(pod, ready=False)
 
 
-def observed_pool(pool: Pool | None = None, pods: Iterable[Pod] = (), **changes: Any) -> ObservedPool:
+def observed_pool(
+    pool: Pool | None = None, pods: Iterable[Pod] = (), replacement_pods: Iterable[Pod] = (), **changes: Any
+) -> ObservedPool:
     """All nodes are Ready, and the job job-uid exists."""
-    pods = tuple(pods)
+    pods = Pods(pods)
     ordinary = ObservedPool(
         pool=pool if pool is not None else a_pool(),
         pods=pods,
-        replacement_pods=(),
+        replacement_pods=Pods(replacement_pods),
         nodes={pod.node: Node(pod.node, True) for pod in pods if pod.node},
         active_claimants=frozenset({"job-uid"}),
         entropy="entropy",
@@ -61,4 +64,4 @@ def observed_pool(pool: Pool | None = None, pods: Iterable[Pod] = (), **changes:
 
 def a_view(*pods: Pod, desired: int = 1, exists: bool = True) -> PoolView:
     """The job's view of the pool."""
-    return PoolView("shared", exists, desired, pool_fingerprint(a_pool()), pods)
+    return PoolView("shared", exists, desired, pool_fingerprint(a_pool()), Pods(pods))

@@ -7,6 +7,7 @@ from typing import Any
 from tests.unit.operator.given import AN_HOUR_AGO, KEYRING, NOW, TEMPLATE, a_pod
 from tests.unit.operator.given_pool import a_pool
 from understudy_operator.plan.facts.cluster_objects import Pod
+from understudy_operator.plan.facts.pods import Pods
 from understudy_operator.plan.facts.pool_facts import Pool, PoolLauncher, PoolView
 from understudy_operator.plan.manifests.pool_pods import pool_fingerprint, pool_labels
 from understudy_operator.plan.manifests.warm_spare_pods import pool_secret_name
@@ -42,4 +43,4 @@ def claimed_warm(name: str = "w", *, adopted: bool = False, at: float = NOW, **c
 
 def a_warm_view(*pods: Pod, pool: Pool | None = None, secret: str = SECRET) -> PoolView:
     pool = pool or a_warm_pool()
-    return PoolView("shared", True, 1, pool_fingerprint(pool), pods, pool, secret)
+    return PoolView("shared", True, 1, pool_fingerprint(pool), Pods(pods), pool, secret)

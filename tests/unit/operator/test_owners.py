@@ -3,8 +3,7 @@
 import pytest
 
 from tests.unit.operator.fake_api import CREATED, Raw, owned_by
-from understudy_operator.observe.read import read_pod
-from understudy_operator.observe.read_pool import claimed_pods, pods_from_pool, pods_of_pool, split
+from understudy_operator.observe.read_pool import claimed_pods, pods_from_pool, pods_of, pods_of_pool, split
 from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_protocol import pod as names
@@ -26,7 +25,7 @@ def labels(job_uid: str, **more: str) -> dict[str, str]:
 
 def of_job(store: Store, uid: str = "job-uid") -> tuple[tuple[Pod, ...], tuple[Pod, ...]]:
     """The job's own pods, and those that it has claimed."""
-    return split(store.facts_of_job(Kind.POD, ("research", uid), read_pod), uid)
+    return split(pods_of(store, ("research", uid)), uid)
 
 
 @pytest.mark.attack(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.malformed import number_in
 from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.pods import Pods, cached_with_pods
 from understudy_operator.plan.times.reconcile_clock import is_due
 from understudy_protocol import pod as names
 from understudy_protocol.pauses import growing_pause_s
@@ -58,7 +59,7 @@ def start_pause_s(in_a_row: int) -> float:
 def describe_failed_starts(observed: Observed, now: float) -> str:
     """A message; "" if no pod has failed to start, or if all desired pods have started since."""
     newest, world = _newest(observed, now), observed.job.world
-    if not newest or sum(pod.sidecar_started for pod in observed.live()) >= world.actives + world.spares:
+    if not newest or observed.live.number_started >= world.actives + world.spares:
         return ""
     pod = newest[-1]
     message = f"pod {pod.name} failed before it could take part: {pod.failure or 'its status gives no reason'}"
@@ -72,11 +73,16 @@ def _newest(observed: Observed, now: float) -> Sequence[Pod]:
     early = observed.before_first_round
     failed = [
         pod
-        for pod in observed.pods
-        if pod.phase == "Failed" and (early or not pod.could_start) and not is_due(pod.created_at + WINDOW_S, now)
+        for pod in _failed(observed.pods)
+        if (early or not pod.could_start) and not is_due(pod.created_at + WINDOW_S, now)
     ]
     most = max((_in_a_row(pod) for pod in failed), default=0)
     return sorted((pod for pod in failed if _in_a_row(pod) == most), key=lambda pod: (pod.created_at, pod.name))
+
+
+@cached_with_pods
+def _failed(pods: Pods) -> Pods:
+    return pods.where(lambda pod: pod.phase == "Failed")
 
 
 def _in_a_row(pod: Pod) -> int:

@@ -26,6 +26,7 @@ from understudy_operator.plan.facts import queue as kueue
 from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.observed import Observed, cached_per_reconcile
+from understudy_operator.plan.facts.pods import NO_PODS, Pods, cached_with_pods
 from understudy_operator.plan.facts.queue import Queue
 from understudy_operator.plan.facts.spec import ReplicatedJob
 from understudy_operator.plan.times.reconcile_clock import is_due
@@ -50,8 +51,8 @@ SCHEDULING_GROUP = "schedulingGroup"
 
 @dataclass(frozen=True)
 class Gang:
-    pods: tuple[Pod, ...]  # that are alive
-    counted: tuple[Pod, ...]  # that Kueue counts
+    pods: Pods  # that are alive
+    counted: Pods  # that Kueue counts
     queue: Queue | None
     group: str  # Kueue's pod group; "" without a queue
 
@@ -61,12 +62,12 @@ class Gang:
         return any(pod.node for pod in self.pods)
 
     @property
-    def waiting(self) -> tuple[Pod, ...]:
-        return tuple(pod for pod in self.pods if not pod.node)
+    def waiting(self) -> Pods:
+        return self.pods.without_node
 
     @property
     def gated(self) -> tuple[Pod, ...]:
-        return tuple(pod for pod in self.pods if gated(pod))
+        return tuple(pod for pod in self.waiting if gated(pod))
 
 
 @dataclass(frozen=True)
@@ -89,15 +90,28 @@ def has_gang(observed: Observed) -> bool:
 def gang(observed: Observed) -> Gang:
     """The group and queue come from its pods, even if the job has changed since: a group has one queue."""
     job = observed.job
-    live = tuple(pod for pod in observed.live() if in_gang(pod) and not is_abandoned_by_kueue(pod))
-    counted = tuple(pod for pod in observed.pods if in_gang(pod) and _counts(pod) and not is_abandoned_by_kueue(pod))
-    newest = max(counted, key=lambda pod: (pod.created_at, pod.name), default=None)
+    live, (newest, mates) = _in_gang(observed.live), _newest_group(observed.pods)
     if newest is None:
         fresh = hashlib.sha256(f"{job.uid}/{observed.entropy}".encode()).hexdigest()[:8]
-        return Gang(live, (), job.queue, f"{job.name}-{fresh}" if job.queue is not None else "")
+        return Gang(live, NO_PODS, job.queue, f"{job.name}-{fresh}" if job.queue is not None else "")
     group = newest.labels.get(kueue.GROUP_NAME, "")
-    mates = tuple(pod for pod in counted if pod.labels.get(kueue.GROUP_NAME, "") == group)
     return Gang(live, mates, kueue.read_queue(newest.labels) if group else None, group)
+
+
+@cached_with_pods
+def _in_gang(pods: Pods) -> Pods:
+    return pods.where(lambda pod: in_gang(pod) and not is_abandoned_by_kueue(pod))
+
+
+@cached_with_pods
+def _newest_group(pods: Pods) -> tuple[Pod | None, Pods]:
+    """The newest pod that Kueue counts, and all of its group that it counts."""
+    counted = _in_gang(pods).where(_counts)
+    newest = max(counted, key=lambda pod: (pod.created_at, pod.name), default=None)
+    if newest is None:
+        return None, NO_PODS
+    group = newest.labels.get(kueue.GROUP_NAME, "")
+    return newest, counted.where(lambda pod: pod.labels.get(kueue.GROUP_NAME, "") == group)
 
 
 def in_gang(pod: Pod) -> bool:
@@ -116,7 +130,7 @@ def is_abandoned_by_kueue(pod: Pod) -> bool:
 
 def openings(observed: Observed, now: float) -> Iterator[Opening]:
     """The pods to create, those of the gang first."""
-    world, live, job_gang = observed.job.world, observed.live(), gang(observed)
+    world, live, job_gang = observed.job.world, observed.live, gang(observed)
     before_first_round, missing = observed.before_first_round, deficit(observed, now)
     gang_openings = list(_of_gang(observed, before_first_round))[: None if before_first_round else max(0, missing)]
     yield from gang_openings
@@ -138,10 +152,7 @@ def spares_in_the_way(observed: Observed, now: float) -> tuple[Pod, ...]:
         return ()
     if not is_due(min(x.created_at for x in job_gang.waiting) + YIELD_S, now):
         return ()
-    rank_holders = (
-        {x.pod_uid for x in observed.snapshot.members if x.group_rank is not None} if observed.snapshot else set()
-    )
-    return tuple(pod for pod in observed.live() if not in_gang(pod) and pod.uid not in rank_holders)
+    return tuple(pod for pod in observed.live if not in_gang(pod) and pod.uid not in observed.ranks)
 
 
 def enroll_pod(manifest: dict[str, Any], observed: Observed, opening: Opening) -> dict[str, Any]:
@@ -212,9 +223,9 @@ def _of_gang(observed: Observed, before_first_round: bool) -> Iterator[Opening]:
             count = len(indexes) if job_gang.queue is None else max(0, room)
             yield from (Opening(index, None, True, f"group rank {index} has no pod") for index in indexes[:count])
         else:
-            reason = f"the gang lacks a pod of {group.name} ({len(observed.live())} pods are alive)"
+            reason = f"the gang lacks a pod of {group.name} ({len(observed.live)} pods are alive)"
             yield from (Opening(None, group, True, reason) for _ in range(room))
 
 
-def _holding(job_gang: Gang) -> tuple[Pod, ...]:
+def _holding(job_gang: Gang) -> Pods:
     return job_gang.pods if job_gang.queue is None else job_gang.counted

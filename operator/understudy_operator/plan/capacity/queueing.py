@@ -71,9 +71,7 @@ def gang_waits_for_quota(observed: Observed) -> bool:
     job_gang = gang(observed)
     if not job_gang.pods or not all(gated(pod) for pod in job_gang.pods):
         return False
-    snapshot = observed.snapshot
-    rank_holders = set() if snapshot is None else {x.pod_uid for x in snapshot.members if x.group_rank is not None}
-    return not any(pod.uid in rank_holders for pod in observed.live())
+    return not any(pod.uid in observed.ranks for pod in observed.live)
 
 
 def queue_events(before: Condition | None, after: Condition | None) -> Iterator[Event]:
@@ -107,12 +105,12 @@ def _unmanaged(job_gang: Gang) -> str:
 
 
 def _spares(observed: Observed) -> str:
-    waiting = sum(gated(pod) and not in_gang(pod) for pod in observed.live())
+    waiting = sum(gated(pod) and not in_gang(pod) for pod in observed.live.without_node)
     return f"{waiting} of {observed.job.world.spares} spares wait for quota" if waiting else ""
 
 
 def _at_other_gates(observed: Observed) -> list[Pod]:
-    return [pod for pod in observed.live() if pod.gates and any(gate != GATE for gate in pod.gates)]
+    return [pod for pod in observed.live.without_node if any(gate != GATE for gate in pod.gates)]
 
 
 def _waiting_jobs(observed: Observed) -> list[ChildJob]:

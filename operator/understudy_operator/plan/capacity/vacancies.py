@@ -37,7 +37,7 @@ def count_vacancies(observed: Observed, now: float) -> int:
     """Ranks without a pod. A pod counts if it is up, if it replaces a spare, or if it was created for the rank."""
     if observed.pool is None or not _uses_pools(observed):
         return 0
-    world, live, up = observed.job.world, observed.live(), _up(observed)
+    world, live, up = observed.job.world, observed.live, _up(observed)
     usable = sum(pod.uid in up or _is_bound(pod, now) for pod in live)
     created = sum(pod.uid not in up and not _is_from_pool(pod) and _has_place(pod) for pod in live)
     return max(0, world.actives - usable - max(0, created - world.spares))
@@ -60,14 +60,13 @@ def deficit(observed: Observed, now: float) -> int:
 def count_refills(observed: Observed, missing: int, now: float) -> int:
     """How many of the missing pods the job creates now, among them those that only restore its spares."""
     claims = bool(coming_claims(observed)) or (count_vacancies(observed, now) > 0 and bool(claimable(observed, now)))
-    placing = any(_is_from_pool(pod) and not pod.node and not is_stuck(pod, now) for pod in observed.live())
+    placing = any(_is_from_pool(pod) and not is_stuck(pod, now) for pod in observed.live.without_node)
     return max(0, missing - observed.job.world.spares) if claims or placing else missing
 
 
-@cached_per_reconcile
 def _of_use(observed: Observed, now: float) -> int:
     """Pods of the job that are up, or may still come up."""
-    return sum(not is_stuck(pod, now) for pod in observed.live())
+    return len(observed.live) - sum(is_stuck(pod, now) for pod in observed.live.without_node)
 
 
 def count_awaited(observed: Observed, now: float) -> int:
@@ -90,7 +89,7 @@ def candidates(observed: Observed, now: float) -> list[Pod]:
     before, on a node that is not avoided at all, near to the lost pods; then by template and age.
     """
     pool = observed.pool
-    if pool is None or any(is_stuck(pod, now) for pod in observed.live()):
+    if pool is None or any(is_stuck(pod, now) for pod in observed.live.without_node):
         return []
     domains, avoided = _lost_domains(observed), avoidance(observed, now)
     avoid, avoid_if_possible = set(required(avoided)), set(preferred(avoided))
@@ -125,7 +124,7 @@ def _is_refused(observed: Observed, pod: Pod) -> bool:
 @cached_per_reconcile
 def places_taken(observed: Observed) -> frozenset[str]:
     """Uids of the pool's pods that the job has, or had, replaced by a pod of its own."""
-    return taken_by((*observed.pods, *observed.previous_pods))
+    return taken_by(observed.pods) | taken_by(observed.previous_pods)
 
 
 def claims_in_order(observed: Observed) -> list[Pod]:
@@ -143,8 +142,7 @@ def _up(observed: Observed) -> frozenset[str]:
     """Uids of the pods whose sidecar runs, as the kubelet or the coordinator reports. The coordinator knows it sooner,
     because the watch may be far behind, and every member can take a rank.
     """
-    members = () if observed.snapshot is None else observed.snapshot.members
-    return frozenset({pod.uid for pod in observed.pods if pod.sidecar_started} | {member.pod_uid for member in members})
+    return frozenset(observed.member_uids).union(pod.uid for pod in observed.pods if pod.sidecar_started)
 
 
 def _has_place(pod: Pod) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from understudy_operator.plan.facts.observed import Observed, cached_per_reconcile
 from understudy_operator.plan.facts.recoveries import AT_WORK
 from understudy_operator.plan.facts.status import Members, PromotedSpare, Spares
-from understudy_protocol.observer import MemberView, Snapshot
+from understudy_protocol.observer import Snapshot
 
 #: Promoted spares that status names.
 MAX_REPORTED_PROMOTED = 20
@@ -32,8 +32,8 @@ def promoted_spares(observed: Observed) -> tuple[PromotedSpare, ...]:
     snapshot = observed.snapshot
     if snapshot is None or not reports_rank_holders(observed, snapshot):
         return observed.job.status.promoted_spares
-    ranks = {member.pod_uid: member.group_rank for member in snapshot.members if member.group_rank is not None}
-    promoted = sorted((ranks[pod.uid], pod.name) for pod in observed.live() if pod.spare and pod.uid in ranks)
+    ranks = observed.ranks
+    promoted = sorted((ranks[pod.uid], pod.name) for pod in observed.live.spares if pod.uid in ranks)
     return tuple(PromotedSpare(name, rank) for rank, name in promoted[:MAX_REPORTED_PROMOTED])
 
 
@@ -41,11 +41,10 @@ def training_size(observed: Observed) -> TrainingSize | None:
     """None while no pod has a rank, and if one of the pods with ranks is not known."""
     if observed.snapshot is None:
         return None
-    devices_of = {pod.uid: pod.devices for pod in observed.pods}
-    holders = [member.pod_uid for member in observed.snapshot.members if member.group_rank is not None]
-    if not holders or any(uid not in devices_of for uid in holders):
+    pods, holders = observed.pods.by_uid, observed.ranks
+    if not holders or any(uid not in pods for uid in holders):
         return None
-    devices = sum(devices_of[uid] for uid in holders)
+    devices = sum(pods[uid].devices for uid in holders)
     return TrainingSize(devices, len(holders) * observed.job.world.nproc_per_node)
 
 
@@ -64,16 +63,13 @@ def reports_rank_holders(observed: Observed, snapshot: Snapshot) -> bool:
 
 
 def _count_members(observed: Observed, snapshot: Snapshot) -> tuple[int, int, int, int]:
-    live = {pod.uid: pod for pod in observed.live()}
+    live = observed.live.by_uid
     members = [member for member in snapshot.members if member.pod_uid in live]
     rank_holders = [member for member in members if member.group_rank is not None]
-
-    def is_spare(member: MemberView) -> bool:
-        # Before the first round a pod that was created for an index has no rank either, but waits for its own.
-        return member.group_rank is None and (snapshot.token.round >= 0 or member.index is None)
-
+    others = [member for member in members if member.group_rank is None]
     at_work = sum(member.workers in AT_WORK for member in rank_holders)
-    spares = sum(is_spare(member) for member in members)
-    taken = sum(live[member.pod_uid].spare for member in rank_holders)
+    # Before the first round a pod that was created for an index has no rank either, but waits for its own.
+    spares = len(others) if snapshot.token.round >= 0 else sum(member.index is None for member in others)
+    taken = sum(pod.uid in observed.ranks for pod in observed.live.spares)
     missing = max(0, observed.job.world.spares - spares)
     return len(rank_holders), at_work, spares, min(taken, missing)

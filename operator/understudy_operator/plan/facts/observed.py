@@ -1,6 +1,6 @@
 """The facts on which the operator decides: frozen, read from raw objects by observe/read.py."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from typing import Any, TypeVar, TypeVarTuple
@@ -9,6 +9,7 @@ from understudy_operator.plan.facts.cluster_objects import ChildJob, Node, Pod, 
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.pod_answers import NEVER, NO_ANSWERS, PodAnswers
+from understudy_operator.plan.facts.pods import NO_PODS, Pods, cached_with_pods
 from understudy_operator.plan.facts.pool_facts import Adoption, PoolView
 from understudy_operator.plan.facts.refusals import Refusal
 from understudy_operator.plan.facts.reported_conditions import condition
@@ -45,7 +46,7 @@ def term_of(snapshot: Snapshot) -> Term:
 def has_majority(snapshot: Snapshot) -> bool:
     """Whether a majority of the voters are members. True before there is a voter configuration."""
     voters = frozenset(snapshot.voters)
-    return not voters or 2 * sum(member.pod_uid in voters for member in snapshot.members) > len(voters)
+    return not voters or 2 * len(voters.intersection(x.pod_uid for x in snapshot.members)) > len(voters)
 
 
 def ends_early(observed: "Observed") -> bool:
@@ -57,7 +58,7 @@ def ends_early(observed: "Observed") -> bool:
 @dataclass(frozen=True)
 class Observed:
     job: Job
-    pods: tuple[Pod, ...]
+    pods: Pods
     nodes: Mapping[str, Node]
     coordination: Coordination
     keyring: Keyring = field(compare=False, repr=False)
@@ -69,7 +70,7 @@ class Observed:
     secret_writes: SecretWrites = NO_WRITES
     status_written_at: float = 0.0  # this process's newest write of the status; 0.0: none
     children: tuple[ChildJob, ...] = ()
-    previous_pods: tuple[Pod, ...] = ()  # pods of previous attempts
+    previous_pods: Pods = NO_PODS  # of previous attempts
     job_pods: tuple[Pod, ...] = ()  # of child Jobs, a few that delay them
     claims: frozenset[str] = frozenset()  # existing volume claims
     templates_checked: bool = True  # whether the API server has answered the dry runs of this generation
@@ -110,7 +111,18 @@ class Observed:
         """Whether this attempt has had no round, as far as status and the snapshot show."""
         return self.job.round < 0 and (self.snapshot is None or self.snapshot.token.round < 0)
 
-    @property
+    @cached_property
+    def ranks(self) -> Mapping[str, int]:
+        """The group ranks of the newest report, by the uids of the pods that have one."""
+        members = () if self.snapshot is None else self.snapshot.members
+        return {member.pod_uid: member.group_rank for member in members if member.group_rank is not None}
+
+    @cached_property
+    def member_uids(self) -> Set[str]:
+        """The pods that are members according to the newest report."""
+        return frozenset() if self.snapshot is None else frozenset(member.pod_uid for member in self.snapshot.members)
+
+    @cached_property
     def lacks_majority(self) -> bool:
         """Whether less than a majority is connected to the coordinator: members it has lost may train elsewhere."""
         return self.snapshot is not None and not has_majority(self.snapshot)
@@ -140,10 +152,8 @@ class Observed:
     @cached_property
     def reported_closes(self) -> tuple[Close, ...]:
         """The close of this attempt's rendezvous as reported by the coordinator, then by each finished pod."""
-        reported = [pod.close for pod in self.pods]
-        if self.snapshot is not None:
-            reported.insert(0, self.snapshot.closed)
-        return tuple(close for close in reported if close is not None)
+        closed = None if self.snapshot is None else self.snapshot.closed
+        return (*(() if closed is None else (closed,)), *_closes(self.pods))
 
     def _recorded_close(self) -> Close | None:
         if self.job.spec.world is None:
@@ -161,29 +171,36 @@ class Observed:
         node = self.nodes.get(name)
         return node is not None and node.ready
 
-    def live(self) -> list[Pod]:
+    @cached_property
+    def on_dead_nodes(self) -> Pods:
+        """The pods whose nodes are gone or not ready. A node that is not ready may only be cut off from the API server:
+        the coordinator may reach its pods.
+        """
+        dead = [node for node in self.pods.by_node if node and not self.node_ready(node)]
+        uids = {pod.uid for node in dead for pod in self.pods.by_node[node]}
+        return self.pods.with_uids(uids)
+
+    @cached_property
+    def live(self) -> Pods:
         """Pods that have a rank, wait for one, or may still join: not ended, not deleted, not lost, not on a dead
         node.
         """
-        return list(self._live)
+        gone = {pod.uid for pod in self.on_dead_nodes if pod.alive and not self._may_run(pod)}
+        return self.pods.alive.without_uids(gone | (self.lost_uids & self.pods.alive.by_uid.keys()))
 
-    @cached_property
-    def _live(self) -> tuple[Pod, ...]:
-        """Computed once, because many decisions of a reconcile need it and a job may have thousands of pods."""
-        lost = self.lost_uids
-        member_uids = set() if self.snapshot is None else {member.pod_uid for member in self.snapshot.members}
+    def _may_run(self, pod: Pod) -> bool:
+        """Whether a pod on a dead node may run."""
+        if self.coordinator_missing and any(x.ready for x in self.nodes.values()):
+            return pod.uid in self.coordination.answers.by_pod  # no other pod can report its loss
+        if self.rank_holders_known:
+            return pod.uid in self.member_uids
+        return pod.sidecar_started and self.job.round >= 0  # before the first round it can be replaced
 
-        def may_run(pod: Pod) -> bool:
-            """A node that is not ready may only be cut off from the API server: the coordinator may reach its pods."""
-            if not pod.node or self.node_ready(pod.node):
-                return True
-            if self.coordinator_missing and any(x.ready for x in self.nodes.values()):
-                return pod.uid in self.coordination.answers.by_pod  # no other pod can report its loss
-            if self.rank_holders_known:
-                return pod.uid in member_uids
-            return pod.sidecar_started and self.job.round >= 0  # before the first round it can be replaced
 
-        return tuple(pod for pod in self.pods if pod.alive and pod.uid not in lost and may_run(pod))
+@cached_with_pods
+def _closes(pods: Pods) -> tuple[Close, ...]:
+    """Reported by finished pods."""
+    return tuple(pod.close for pod in pods if pod.close is not None)
 
 
 def cached_per_reconcile(function: Callable[[Observed, *Ts], T]) -> Callable[[Observed, *Ts], T]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from understudy_operator.plan.facts.cluster_objects import Node, Pod
 from understudy_operator.plan.facts.keyring import Keyring
+from understudy_operator.plan.facts.pods import NO_PODS, Pods
 from understudy_operator.plan.facts.refusals import Refusal
 from understudy_operator.plan.facts.secret_writes import NO_WRITES, SecretWrites
 from understudy_operator.plan.facts.sidecar_settings import DEFAULT_SIDECAR_SETTINGS, SidecarSettings
@@ -76,7 +77,7 @@ class PoolView:
     exists: bool
     desired: int = 0
     template: str = ""  # fingerprint of the newest one
-    pods: tuple[Pod, ...] = ()
+    pods: Pods = NO_PODS
     definition: Pool | None = None  # of its newest spares
     secret: str = ""  # name of the Secret with the pool's key
 
@@ -92,8 +93,8 @@ class Client:
 @dataclass(frozen=True)
 class ObservedPool:
     pool: Pool
-    pods: tuple[Pod, ...]  # its own
-    replacement_pods: tuple[Pod, ...]  # pods of jobs that have replaced pods of the pool
+    pods: Pods  # its own
+    replacement_pods: Pods  # pods of jobs that have replaced pods of the pool
     orphaned_claims: tuple[Pod, ...] = field(
         default=(), kw_only=True
     )  # claimed pods of a deleted pool of the same name
@@ -140,9 +141,10 @@ def node_is_well(nodes: Mapping[str, Node], name: str, now: float) -> bool:
     return node is not None and node.ready and node.verdict_at(now) is None
 
 
-def taken_by(pods: Iterable[Pod]) -> frozenset[str]:
+def taken_by(pods: Pods) -> frozenset[str]:
     """Uids of the pool's pods that these pods have replaced."""
-    return frozenset(filter(None, (pod.annotations.get(names.ANNOTATION_CLAIMED_POD_UID) for pod in pods)))
+    replacements = pods.with_annotation(names.ANNOTATION_CLAIMED_POD_UID)
+    return frozenset(filter(None, (pod.annotations[names.ANNOTATION_CLAIMED_POD_UID] for pod in replacements)))
 
 
 def available(pods: Iterable[Pod], nodes: Mapping[str, Node], now: float) -> list[Pod]:

@@ -10,7 +10,7 @@ the newest pod that counts is taken. A node that status has recorded for the sam
 may be gone by now.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -23,35 +23,36 @@ from understudy_operator.plan.times.rfc3339 import parse_time
 TOLERANCE_S = 60.0
 
 
-def list_stays(observed: Observed) -> Iterator[Stay]:
-    """All that this operator has seen, of existing pods and of those whose objects are gone."""
-    for pod in (*observed.pods, *observed.previous_pods):
-        if pod.node:
-            yield Stay(pod.name, pod.node, pod.created_at)
-    yield from observed.past_stays
-
-
-def node_at(stays: Iterable[Stay], pod: str, at: float) -> str:
+def node_at(observed: Observed, pod: str, at: float) -> str:
     """The node of the pod of that name at that time; "" if the job had no such pod then."""
-    matching = [stay for stay in stays if stay.pod == pod and _covers(stay, at)]
+    matching = [stay for stay in _stays(observed, pod) if _covers(stay, at)]
     return max(matching, key=lambda stay: stay.since).node if matching else ""
+
+
+def _stays(observed: Observed, name: str) -> Iterator[Stay]:
+    """All that this operator has seen of that name, of existing pods and of those whose objects are gone."""
+    for pods in (observed.pods, observed.previous_pods):
+        pod = pods.by_name.get(name)
+        if pod is not None and pod.node:
+            yield Stay(pod.name, pod.node, pod.created_at)
+    yield from (stay for stay in observed.past_stays if stay.pod == name)
 
 
 def fill_in_nodes(
     entries: Sequence[RecoveryStatus], before: Sequence[RecoveryStatus], observed: Observed
 ) -> list[RecoveryStatus]:
     """The recoveries of status with the nodes that the operator has seen. before: as status has them now."""
-    recorded, stays = identified(before), tuple(list_stays(observed))
-    return [_with_node(entry, recorded.get(identity), stays) for identity, entry in identified(entries).items()]
+    recorded = identified(before)
+    return [_with_node(entry, recorded.get(identity), observed) for identity, entry in identified(entries).items()]
 
 
-def _with_node(entry: RecoveryStatus, recorded: RecoveryStatus | None, stays: Sequence[Stay]) -> RecoveryStatus:
+def _with_node(entry: RecoveryStatus, recorded: RecoveryStatus | None, observed: Observed) -> RecoveryStatus:
     cause, node = entry.cause, ""
     if not cause.node:
         return entry
     if recorded is not None and recorded.cause.pod == cause.pod:
         node = recorded.cause.node
-    node = node or node_at(stays, cause.pod, parse_time(entry.detected_at))
+    node = node or node_at(observed, cause.pod, parse_time(entry.detected_at))
     return replace(entry, cause=replace(cause, node=node))
 
 

@@ -7,7 +7,7 @@ if the coordinator has meanwhile sent another one.
 
 from dataclasses import replace
 
-from understudy_operator.plan.facts.cluster_objects import Node, Pod
+from understudy_operator.plan.facts.cluster_objects import Node, Pod, with_findings
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.intents import PatchPod
 from understudy_operator.plan.verdicts.findings import Finding
@@ -23,7 +23,11 @@ NO_VERDICT = NodeVerdict(Verdict.UNKNOWN)
 
 
 def plan_annotations(observed: Observed, now: float) -> tuple[PatchPod, ...]:
-    patches = (plan_annotation(pod, observed.nodes.get(pod.node), now) for pod in observed.pods)
+    pods = observed.pods
+    concerned = {pod.uid for pod in pods.with_annotation(names.ANNOTATION_NODE_VERDICT)}
+    for node in with_findings(observed.nodes):
+        concerned.update(pod.uid for pod in pods.by_node.get(node.name, ()))
+    patches = (plan_annotation(pod, observed.nodes.get(pod.node), now) for pod in pods.with_uids(concerned))
     return tuple(patch for patch in patches if patch is not None)
 
 
@@ -31,7 +35,7 @@ def plan_annotation(pod: Pod, node: Node | None, now: float) -> PatchPod | None:
     """node: the pod's, as far as it is known. None if the pod has the current verdict."""
     finding = None if node is None else node.verdict_at(now)
     if finding is None and names.ANNOTATION_NODE_VERDICT not in pod.annotations:
-        return None  # the case of almost all pods, in each reconcile
+        return None
     if not pod.node or pod.ended:
         return None
     written, current = _written_verdict(pod), node_verdict(finding)

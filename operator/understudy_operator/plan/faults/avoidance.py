@@ -20,6 +20,7 @@ from typing import Any
 
 from understudy_operator.plan.facts.cluster_objects import Node, Pod, with_findings
 from understudy_operator.plan.facts.observed import Observed, cached_per_reconcile
+from understudy_operator.plan.facts.pods import NO_PODS, Pods
 from understudy_operator.plan.facts.status import AvoidedNode, JobStatus
 from understudy_operator.plan.intents import Event
 from understudy_operator.plan.times.reconcile_clock import is_due
@@ -153,12 +154,12 @@ def _came_back(node: Node | None, at: float) -> bool:
 def avoided_nodes_status(observed: Observed, now: float) -> tuple[AvoidedNode, ...]:
     """status.avoidedNodes: nodes with pods of the job first. Silent nodes are left to the report of their recovery."""
     reported = [entry for entry in avoidance(observed, now) if entry.source != SILENCE]
-    pods = _pods_by_node(observed) if reported else {}
+    pods = observed.pods.alive.by_node
     entries = sorted(reported, key=lambda entry: (entry.node not in pods, entry.node))
-    return tuple(_entry(entry, pods.get(entry.node, [])) for entry in entries[:MAX_REPORTED_NODES])
+    return tuple(_entry(entry, pods.get(entry.node, NO_PODS)) for entry in entries[:MAX_REPORTED_NODES])
 
 
-def _entry(avoided: Avoided, pods: list[Pod]) -> AvoidedNode:
+def _entry(avoided: Avoided, pods: Pods) -> AvoidedNode:
     return AvoidedNode(
         node=avoided.node,
         source=avoided.source,
@@ -170,18 +171,10 @@ def _entry(avoided: Avoided, pods: list[Pod]) -> AvoidedNode:
     )
 
 
-def _pods_by_node(observed: Observed) -> dict[str, list[Pod]]:
-    found: dict[str, list[Pod]] = {}
-    for pod in observed.pods:
-        if pod.node and pod.alive:
-            found.setdefault(pod.node, []).append(pod)
-    return found
-
-
 def plan_avoidance_events(observed: Observed, status: JobStatus) -> Iterator[Event]:
     """One event each: the job now avoids the node of one of its pods; a pod runs on an avoided node."""
     before = {entry.node: entry for entry in observed.job.status.avoided_nodes}
-    pods = {pod.name: pod for pod in observed.pods}
+    pods = observed.pods.by_name
     for entry in status.avoided_nodes:
         known, reason = before.get(entry.node), f"{entry.source}: {entry.reason}"
         new = known is None or (known.source, known.fault_class) != (entry.source, entry.fault_class)

@@ -4,10 +4,11 @@ The coordinator gives the ranks of such a pod to a spare. The annotation is on t
 disappears with the pod, it works for injected jobs too, and nothing has to remember it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.pods import Pods
 from understudy_protocol import pod as names
 from understudy_protocol.observer import DrainRequest
 
@@ -16,9 +17,9 @@ UNSET_VALUES = ("", "false")
 REASON_CHARACTERS = 200
 
 
-def drain_requests(pods: Iterable[Pod]) -> tuple[DrainRequest, ...]:
+def drain_requests(pods: Pods) -> tuple[DrainRequest, ...]:
     """In the order of the pods' names, so that the coordinator gets a message only after a change."""
-    annotated = [pod for pod in pods if names.ANNOTATION_DRAIN in pod.annotations]  # almost always none of thousands
+    annotated = pods.with_annotation(names.ANNOTATION_DRAIN)
     return tuple(
         DrainRequest(pod.uid, reason)
         for pod in sorted(annotated, key=lambda pod: pod.name)
@@ -39,7 +40,7 @@ def drained_spares(observed: Observed) -> Iterator[tuple[Pod, str]]:
     until a standby coordinator can take over at once.
     """
     snapshot = observed.snapshot
-    annotated = [pod for pod in observed.pods if names.ANNOTATION_DRAIN in pod.annotations]
+    annotated = observed.pods.with_annotation(names.ANNOTATION_DRAIN)
     if (
         not annotated
         or snapshot is None
@@ -49,7 +50,7 @@ def drained_spares(observed: Observed) -> Iterator[tuple[Pod, str]]:
     ):
         return
     waiting = {member.pod_uid for member in snapshot.members if member.group_rank is None}
-    waiting &= {pod.uid for pod in observed.live()}
+    waiting &= observed.live.by_uid.keys()
     if not snapshot.standby_coordinators:
         waiting.discard(snapshot.pod_uid)
     for pod in annotated:

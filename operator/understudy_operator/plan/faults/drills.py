@@ -76,9 +76,14 @@ def drill_deletions(observed: Observed, drill: DrillStatus | None, now: float) -
     """drill: as status records it after this reconcile."""
     if drill is None or drill.fault is None or drill.fault in _OF_WORKERS or not _may_act(drill, now):
         return
-    for pod in observed.pods:
-        if pod.name in drill.pods and _is_older(pod, drill) and not pod.ended and pod.deleting_since is None:
+    for pod in _named(observed, drill):
+        if _is_older(pod, drill) and not pod.ended and pod.deleting_since is None:
             yield DeletePod(pod.name, pod.uid, 0, f"{DRILL_REASON} ({drill.fault.value})", pod.version)
+
+
+def _named(observed: Observed, drill: DrillStatus) -> Iterator[Pod]:
+    """The pods to break that exist."""
+    return filter(None, map(observed.pods.by_name.get, drill.pods))
 
 
 def _is_older(pod: Pod, drill: DrillStatus) -> bool:
@@ -90,7 +95,7 @@ def drill_order(observed: Observed, drill: DrillStatus | None, now: float) -> Dr
     """For the coordinator; None if there is nothing to break."""
     if drill is None or drill.fault is None or drill.fault not in _OF_WORKERS or not _may_act(drill, now):
         return None
-    pod = next((pod for pod in observed.pods if pod.name in drill.pods), None)
+    pod = next(_named(observed, drill), None)
     if pod is None or observed.snapshot is None or drill.round != _round(observed):
         return None
     within_s = DETECTED_S + (observed.job.world.step_timeout_s if drill.fault is Drill.HANG else 0.0)
@@ -134,7 +139,8 @@ def _requested(observed: Observed, now: float) -> str:
     job, known = observed.job, observed.job.status.drill
     if job.injected is None:
         return job.drill_request
-    texts = [text[:REQUEST_CHARACTERS] for pod in observed.pods if (text := pod.annotations.get(ANNOTATION_DRILL))]
+    annotated = observed.pods.with_annotation(ANNOTATION_DRILL)
+    texts = [text[:REQUEST_CHARACTERS] for pod in annotated if (text := pod.annotations[ANNOTATION_DRILL])]
     read = [(request.at, text) for text in texts if (request := _read(text)) and _is_timely(request, now)]
     if known is None:
         return max(read)[1] if read else max(texts, default="")
@@ -193,7 +199,7 @@ def _is_timely(request: _Request, now: float) -> bool:
 
 def _pods_to_break(observed: Observed, drill: Drill) -> tuple[Pod, ...]:
     """The pod with the highest group rank, preferably not the coordinator's; for a node all pods of the job there."""
-    snapshot, pods = observed.snapshot, {pod.uid: pod for pod in observed.live()}
+    snapshot, pods = observed.snapshot, observed.live.by_uid
     if snapshot is None:
         return ()
     if drill is Drill.COORDINATOR:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.pods import Pods
 from understudy_operator.plan.intents import PatchJob
 from understudy_protocol import pod as names
 from understudy_protocol.enums import CloseReason
@@ -26,7 +27,7 @@ def resolve_injected_job(observed: Observed) -> Observed:
     job = observed.job
     if job.injected is None:
         return observed
-    pods = tuple(_placed(pod, observed) for pod in observed.pods)
+    pods = Pods(_placed(pod, observed) for pod in observed.pods)
     return replace(observed, pods=pods, job=replace(job, spec=replace(job.spec, suspend=_is_suspended(observed))))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.pods import Pods, cached_with_pods
 from understudy_operator.plan.times.reconcile_clock import is_due
 
 #: In addition to the grace period: a healthy kubelet takes a moment to report that all containers have ended.
@@ -21,13 +22,19 @@ MAX_REPORTED = 3
 
 def stuck_ends(observed: Observed, now: float) -> list[str]:
     """Messages about pods that do not end."""
-    pods = (*observed.pods, *observed.previous_pods)
-    return list(_some(_not_ending(observed, pod, now) for pod in pods if pod.deleting_since is not None))
+    pods = (*observed.pods.deleting, *observed.previous_pods.deleting)
+    return list(_some(_not_ending(observed, pod, now) for pod in pods))
 
 
 def stuck_starts(observed: Observed, now: float) -> list[str]:
     """Messages about pods that do not start."""
-    return list(_some(describe_slow_start(pod, now) for pod in observed.live() if pod.waiting_since))
+    return list(_some(describe_slow_start(pod, now) for pod in _waiting(observed.live)))
+
+
+@cached_with_pods
+def _waiting(pods: Pods) -> Pods:
+    """Those that have a node, and no container yet."""
+    return pods.where(lambda pod: pod.waiting_since > 0.0)
 
 
 def describe_leftovers(observed: Observed) -> str:

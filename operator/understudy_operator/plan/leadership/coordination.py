@@ -16,12 +16,13 @@ An epoch is the Unix time of its appointment: a job that is deleted and recreate
 than all that the old job wrote there, so UNDERSTUDY_ROUND also fences across jobs of the same name.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from understudy_operator.plan.facts.cluster_objects import Node, Pod
+from understudy_operator.plan.facts.cluster_objects import Node, Pod, with_findings
 from understudy_operator.plan.facts.launcher_choice import MOST_MEMBERS
 from understudy_operator.plan.facts.observed import Observed, ends_early, term_of
+from understudy_operator.plan.facts.pods import Pods, cached_with_pods
 from understudy_operator.plan.facts.status import written
 from understudy_operator.plan.faults.drains import drain_requests
 from understudy_operator.plan.intents import MESSAGE_BYTES, POD_BYTES, Callee, Follow, PatchPod, Unfollow
@@ -75,7 +76,7 @@ def plan_leadership(observed: Observed, now: float) -> Leadership:
         return leadership  # the remaining pods are about to be deleted
     answered = observed.coordination.answers.pods
     if leadership.epoch <= observed.job.previous_epoch:
-        reason, eligible = "the job starts", _eligible_pods(observed, observed.live())
+        reason, eligible = "the job starts", _eligible_pods(observed, observed.live)
     elif lacks_other_voter(observed, leadership.as_term):
         reason = "the other voter is lost, and one of two voters is no majority"
         eligible = (
@@ -91,7 +92,7 @@ def plan_leadership(observed: Observed, now: float) -> Leadership:
         reason = _unfit(observed, leadership.pod, now)
         # A pod that is no longer the leader may become it in a new epoch; an unreachable one may not.
         excluded_uid = "" if leadership.pod is None or leadership.pod.uid in answered else leadership.pod.uid
-        eligible = (pod for pod in _eligible_pods(observed, observed.live()) if pod.uid != excluded_uid)
+        eligible = (pod for pod in _eligible_pods(observed, observed.live) if pod.uid != excluded_uid)
     appointee = _choose(observed, list(eligible), now) if reason else None
     return leadership if appointee is None else Leadership(max(leadership.epoch + 1, int(now)), 0, appointee, reason)
 
@@ -112,26 +113,31 @@ def plan_link(observed: Observed, leadership: Leadership, now: float) -> Follow 
         if leadership.pod is None or leadership.pod.ended
         else [Callee(leadership.pod.uid, leadership.pod.address, appoint)]
     )
-    running = {pod.uid: pod for pod in observed.pods if not pod.ended}
+    unended = observed.pods.unended
+    running = unended.by_uid
     standbys = () if observed.snapshot is None else observed.snapshot.standby_coordinators
     first += [Callee(uid, running[uid].address) for uid in standbys if uid in running]
     searching = not observed.coordination.coordinator_uid or observed.lacks_majority
     # A pod that runs and is not a member may follow a coordinator that was replaced.
-    members = set() if searching or observed.snapshot is None else {x.pod_uid for x in observed.snapshot.members}
-    contacted = [pod for pod in running.values() if pod.sidecar_started and pod.uid not in members]
-    others = [Callee(pod.uid, pod.address) for pod in contacted]
-    nodes, drains = _nodes(observed, running.values(), now), drain_requests(running.values())
-    addresses = {uid: pod.address for uid, pod in running.items()}
+    unknown = unended if searching else unended.with_uids(running.keys() - observed.member_uids)
+    others = [Callee(pod.uid, pod.address) for pod in unknown if pod.sidecar_started]
+    nodes, drains = _nodes(observed, unended, now), drain_requests(unended)
     return Follow(
         leadership.as_term,
         _reachable(first),
         _reachable(others),
         nodes,
         drains,
-        addresses,
+        _addresses(unended),
         _message_bytes(observed),
         ended_pods=ended_voters(observed),
     )
+
+
+@cached_with_pods
+def _addresses(pods: Pods) -> Mapping[str, str]:
+    """By uid."""
+    return {pod.uid: pod.address for pod in pods}
 
 
 def _send_end(observed: Observed, leadership: Leadership, close: Close) -> Follow | Unfollow:
@@ -155,12 +161,13 @@ def _message_bytes(observed: Observed) -> int:
 def plan_label(observed: Observed, leadership: Leadership) -> tuple[PatchPod, ...]:
     """The Service selects by this label, so that members find the coordinator."""
     patches = []
-    for pod in (*observed.pods, *observed.previous_pods):
-        is_holder = leadership.pod is not None and pod.uid == leadership.pod.uid
-        if is_holder and pod.labels.get(names.LABEL_COORDINATOR) != "true":
-            patches.append(PatchPod(pod.name, {names.LABEL_COORDINATOR: "true"}))
-        if not is_holder and names.LABEL_COORDINATOR in pod.labels:
-            patches.append(PatchPod(pod.name, {names.LABEL_COORDINATOR: None}))
+    holder = leadership.pod
+    if holder is not None and holder.labels.get(names.LABEL_COORDINATOR) != "true":
+        patches.append(PatchPod(holder.name, {names.LABEL_COORDINATOR: "true"}))
+    for pods in (observed.pods, observed.previous_pods):
+        for pod in pods.with_label(names.LABEL_COORDINATOR):
+            if holder is None or pod.uid != holder.uid:
+                patches.append(PatchPod(pod.name, {names.LABEL_COORDINATOR: None}))
     return tuple(patches)
 
 
@@ -171,7 +178,7 @@ def _known_leadership(observed: Observed) -> Leadership:
     newest = observed.snapshot
     if newest is not None and term_of(newest) >= enums.Term(epoch, term):
         epoch, term, uid = newest.token.epoch, newest.token.term, newest.pod_uid
-    return Leadership(epoch, term, next((pod for pod in observed.pods if pod.uid == uid), None), "")
+    return Leadership(epoch, term, observed.pods.by_uid.get(uid), "")
 
 
 def _unfit(observed: Observed, holder: Pod | None, now: float) -> str:
@@ -205,7 +212,7 @@ def _unfit(observed: Observed, holder: Pod | None, now: float) -> str:
 def _patience_s(observed: Observed, holder: Pod) -> float:
     """How long to search for a coordinator that may run: it may train with pods that do not answer either."""
     answered = observed.coordination.answers.pods
-    may_follow = [pod for pod in observed.pods if pod.sidecar_started and not pod.ended and pod.uid != holder.uid]
+    may_follow = [pod for pod in observed.pods.unended if pod.sidecar_started and pod.uid != holder.uid]
     if all(pod.uid in answered for pod in may_follow):
         return 0.0
     return 2 * (observed.job.world.fence_s or FENCE_S)
@@ -241,7 +248,7 @@ def _appointment(observed: Observed, epoch: int, now: float) -> Appoint:
     counts = written(observed.job.status.recoveries_by_strategy)
     by_strategy = {name[0].upper() + name[1:]: count for name, count in counts.items()}
     # A sidecar that restarts comes back; a pod that has answered runs, even if it was last reported as lost.
-    may_come = {pod.uid for pod in observed.live() if pod.sidecar_ran} - missing_voters(observed)
+    may_come = {pod.uid for pod in observed.live if pod.sidecar_ran} - missing_voters(observed)
     may_come |= observed.coordination.answers.pods
     rank_holders, holder = _newest_round(observed, may_come)
     lost_at = observed.coordination.lost_at
@@ -276,11 +283,12 @@ def _reachable(callees: Iterable[Callee]) -> tuple[Callee, ...]:
     return tuple(callee for callee in callees if callee.address)
 
 
-def _nodes(observed: Observed, pods: Iterable[Pod], now: float) -> tuple[NodeFact, ...]:
+def _nodes(observed: Observed, pods: Pods, now: float) -> tuple[NodeFact, ...]:
     """Facts that a pod cannot read itself: topology domains of the job's nodes, and the nodes' findings."""
     key = observed.job.world.topology_key
-    job_nodes = (observed.nodes.get(name) for name in sorted({pod.node for pod in pods}))
-    nodes = (node for node in job_nodes if node is not None and (key or node.findings))
+    concerned = pods.by_node.keys() if key else [node.name for node in with_findings(observed.nodes)]
+    job_nodes = (observed.nodes.get(name) for name in sorted(concerned) if name in pods.by_node)
+    nodes = (node for node in job_nodes if node is not None)
     facts = (_fact(node, node.labels.get(key, ""), now) for node in nodes)
     return tuple(fact for fact in facts if key or fact.hardware_finding or fact.leaving_reason)
 

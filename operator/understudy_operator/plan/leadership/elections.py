@@ -84,7 +84,7 @@ def is_coordinator_missing(observed: Observed, now: float) -> bool:
     """
     if observed.coordination.coordinator_uid:
         return False
-    if all(not pod.node or observed.node_ready(pod.node) for pod in observed.pods):
+    if not observed.on_dead_nodes:
         return False  # nothing depends on the answer, so no reconcile is due for it
     if observed.has_few_voters:
         return is_due(observed.coordination.since + UNREACHABLE_S, now)
@@ -201,7 +201,8 @@ def waits_for_election(observed: Observed, now: float) -> str:
     if observed.job.round < 0 or link.coordinator_uid or not is_due(link.since + UNREACHABLE_S, now):
         return ""
     if named := _named_coordinator(observed, provably_ended(observed)):
-        name = next((pod.name for pod in observed.pods if pod.uid == named), named)
+        pod = observed.pods.by_uid.get(named)
+        name = named if pod is None else pod.name
         return (
             f"the pods follow coordinator {name}, which the operator cannot reach, so status does not change: allow "
             f"the operator to connect to {_ports(observed.job)} of the job's pods"
@@ -246,8 +247,7 @@ def _lost_candidates(snapshot: Snapshot, ended: Callable[[str], bool]) -> str:
 
 def provably_ended(observed: Observed) -> Callable[[str], bool]:
     """A test for pod uids. A pod about which nothing is known may run."""
-    pods = {pod.uid: pod for pod in observed.pods}
-    snapshot = observed.snapshot
+    pods, snapshot = observed.pods.by_uid, observed.snapshot
     last_nodes: dict[str, str] = {}
     if snapshot is not None:
         last_nodes = {x.pod_uid: x.node for x in snapshot.lost} | {x.pod_uid: x.node for x in snapshot.members}

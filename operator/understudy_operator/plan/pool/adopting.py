@@ -39,7 +39,8 @@ def plan_adoptions(observed: Observed, now: float) -> tuple[Intent, ...]:
 
 def unadopted(observed: Observed) -> list[Pod]:
     """The job's pods that were a pool's spares, and may not yet know their job."""
-    return [pod for pod in observed.pods if pod.alive and _waits_for_its_job(pod)]
+    claimed = observed.pods.with_annotation(names.ANNOTATION_WARM_POOL_UID)
+    return [pod for pod in claimed if pod.alive and names.ANNOTATION_ADOPTED_AT not in pod.annotations]
 
 
 def recent_adoption_failure(observed: Observed, now: float) -> str:
@@ -70,17 +71,8 @@ def _adoptions(observed: Observed, now: float) -> Iterator[Intent]:
             )
 
 
-def _waits_for_its_job(pod: Pod) -> bool:
-    return names.ANNOTATION_WARM_POOL_UID in pod.annotations and names.ANNOTATION_ADOPTED_AT not in pod.annotations
-
-
 def _knows_its_job(observed: Observed, pod: Pod) -> bool:
     """Whether it has identified itself as the job's: to this operator, or to a member with the job's key."""
     adoption = observed.adoptions.get(pod.uid)
-    members = () if observed.snapshot is None else observed.snapshot.members
-    known_uids = {
-        observed.coordination.coordinator_uid,
-        *observed.coordination.answers.pods,
-        *(x.pod_uid for x in members),
-    }
+    known_uids = {observed.coordination.coordinator_uid, *observed.coordination.answers.pods, *observed.member_uids}
     return pod.uid in known_uids or (adoption is not None and adoption.adopted)

@@ -32,7 +32,7 @@ def pool_condition(observed: Observed, now: float) -> Iterator[DesiredCondition]
     pool = observed.pool
     if pool is None or observed.job.terminal:
         return
-    stuck = next((pod for pod in observed.live() if is_stuck(pod, now)), None)
+    stuck = next((pod for pod in observed.live if is_stuck(pod, now)), None)
     if not pool.exists:
         where = f"namespace {observed.job.namespace}"
         message = (

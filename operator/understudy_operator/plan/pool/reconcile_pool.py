@@ -43,7 +43,7 @@ def reconcile_pool(observed: ObservedPool, at: float) -> PoolPlan:
 def _objects(observed: ObservedPool, now: float) -> tuple[Create, ...]:
     """The Secret, before the pods that mount it."""
     name, pool = observed.secret, observed.pool
-    if not name or not is_to_be_created(name, observed.secret_writes, observed.pods, now):
+    if not name or not is_to_be_created(name, observed.secret_writes, now, observed.pods):
         return ()
     return (Create(secret_manifest(pool, observed.keyring)),)
 

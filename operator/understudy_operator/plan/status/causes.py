@@ -6,11 +6,11 @@ moment after the coordinator has reported the loss, and it disappears with the p
 ran out of memory, its launcher reports that in its own message.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from understudy_operator.plan.facts.cluster_objects import Pod
+from understudy_operator.plan.facts.pods import Pods
 from understudy_operator.plan.facts.recoveries import identified
 from understudy_operator.plan.facts.status import RecoveryStatus
 from understudy_protocol.enums import Fault
@@ -19,18 +19,18 @@ _JOINT = "; "
 
 
 def explain_causes(
-    entries: Sequence[RecoveryStatus], before: Sequence[RecoveryStatus], pods: Iterable[Pod]
+    entries: Sequence[RecoveryStatus], before: Sequence[RecoveryStatus], pods: Pods
 ) -> list[RecoveryStatus]:
     """The entries of status with the causes from the pods' status. before: the entries that status has now."""
     recorded = identified(before)
-    reasons = {pod.name: reason for pod in pods if (reason := pod.out_of_memory or pod.disruption)}
     losses = {
         entry.cause.pod: identity for identity, entry in identified(entries).items() if entry.fault is not Fault.PROCESS
     }
     explained = []
     for identity, entry in identified(entries).items():
-        pod = entry.cause.pod
-        reason = reasons.get(pod, "") if losses.get(pod) == identity else ""
+        pod = pods.by_name.get(entry.cause.pod)
+        is_its_loss = pod is not None and losses.get(pod.name) == identity
+        reason = pod.out_of_memory or pod.disruption if pod is not None and is_its_loss else ""
         if reason and not entry.cause.message.startswith(reason):
             explained.append(_with_message(entry, reason + _JOINT + entry.cause.message))
         elif adds_to(recorded.get(identity), entry):

@@ -13,6 +13,7 @@ from understudy_operator.plan.facts import reported_conditions
 from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.launcher_choice import FAULT_TOLERANT
 from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.pods import Pods, cached_with_pods
 from understudy_operator.plan.facts.reported_conditions import DesiredCondition, unchanged
 from understudy_operator.plan.facts.status import Condition, JobStatus
 from understudy_operator.plan.faults.avoidance import avoided_by, join_names
@@ -112,7 +113,8 @@ def _slow_rank(observed: Observed, before: Mapping[str, Condition]) -> Iterator[
     has_ended = job.terminal or job.spec.suspend or observed.close is not None
     if found is not None and not has_ended:
         # the operator's own pod: a tenant could forge the node's name
-        node = next((pod.node for pod in observed.pods if pod.name == found.pod_name), "")
+        pod = observed.pods.by_name.get(found.pod_name)
+        node = "" if pod is None else pod.node
         on_node, check = (f", node {node}", "Check the node. ") if node else ("", "")
         yield (
             SLOW_RANK,
@@ -236,23 +238,32 @@ def _pods_in_trouble(observed: Observed, now: float) -> list[str]:
     job = observed.job
     if observed.close is not None or job.terminal or job.spec.world is None:
         return []
-    troubled: list[Pod] = [pod for pod in observed.live() if pod.trouble]
+    troubled = _in_trouble(observed.live)
     waiting = [f"pod {pod.name}: {pod.trouble}{_describe_avoided_nodes(pod)}" for pod in troubled[:MAX_REPORTED_PODS]]
     failed = filter(None, [failed_starts.describe_failed_starts(observed, now)])
     return [*waiting, *failed, *_lost_without_ranks(observed, now), *stuck_starts(observed, now)]
 
 
+@cached_with_pods
+def _in_trouble(pods: Pods) -> Pods:
+    return pods.where(lambda pod: bool(pod.trouble))
+
+
 def _lost_without_ranks(observed: Observed, now: float) -> list[str]:
     """Why pods without a recovery were lost, such as spares, while their replacements have not started."""
     snapshot, world = observed.snapshot, observed.job.world
-    started = sum(pod.sidecar_started for pod in observed.live())
+    started = observed.live.number_started
     if snapshot is None or observed.before_first_round or started >= world.actives + world.spares:
         return []
     reported = {recovery.cause.pod for recovery in snapshot.recoveries}
-    failures = {pod.uid: pod.failure for pod in observed.pods}
     lost = [x for x in snapshot.lost if x.pod_name not in reported and not is_due(x.at + LOST_REPORTED_S, now)]
     newest = sorted(lost, key=lambda entry: -entry.at)[:MAX_REPORTED_PODS]
-    return [f"pod {entry.pod_name} was lost: {failures.get(entry.pod_uid) or entry.reason}" for entry in newest]
+    return [f"pod {entry.pod_name} was lost: {_failure(observed, entry.pod_uid) or entry.reason}" for entry in newest]
+
+
+def _failure(observed: Observed, uid: str) -> str:
+    pod = observed.pods.by_uid.get(uid)
+    return "" if pod is None else pod.failure
 
 
 def _describe_avoided_nodes(pod: Pod) -> str:

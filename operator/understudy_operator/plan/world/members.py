@@ -12,7 +12,7 @@ Rules:
   pauses (failed_starts.py).
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -29,8 +29,10 @@ from understudy_operator.plan.capacity.gang import (
 from understudy_operator.plan.capacity.vacancies import count_refills, deficit, is_stuck
 from understudy_operator.plan.facts import queue as kueue
 from understudy_operator.plan.facts.cluster_objects import Node, Pod, with_findings
+from understudy_operator.plan.facts.malformed import number_in
 from understudy_operator.plan.facts.observed import Observed, ends_early
 from understudy_operator.plan.facts.pod_answers import PodAnswer
+from understudy_operator.plan.facts.pods import NO_PODS, Pods, cached_with_pods
 from understudy_operator.plan.facts.trainer import AUTO, TORCHRUN, words_of
 from understudy_operator.plan.faults.annotations import plan_annotations
 from understudy_operator.plan.faults.avoidance import (
@@ -131,7 +133,7 @@ def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[Crea
 
 
 def _missing(observed: Observed, now: float) -> Iterator[Opening]:
-    world, live = observed.job.world, observed.live()
+    world, live = observed.job.world, observed.live
     if observed.before_first_round:
         indexes = {pod.index for pod in live}
         missing = [index for index in range(world.actives) if index not in indexes]
@@ -187,7 +189,7 @@ def _of_injected(observed: Observed, now: float) -> Iterator[PodIntent]:
     """Their controller creates a new pod for each one that the operator deletes, or lets the operator create it."""
     if observed.close is None:
         yield from plan_replacements(observed, now)
-        without_node = [] if observed.snapshot is None else [pod for pod in observed.pods if not pod.node]
+        without_node = NO_PODS if observed.snapshot is None else observed.pods.without_node
         unusable = unusable_nodes(observed, now) if without_node else []
         for pod in without_node:
             if reason := _waits_in_vain(pod, unusable, observed):
@@ -197,8 +199,8 @@ def _of_injected(observed: Observed, now: float) -> Iterator[PodIntent]:
         yield from _relabel(observed)
         yield from plan_annotations(observed, now)
         return
-    for pod in observed.pods:  # the others end by themselves: a pod that starts now gets the close from the operator
-        if not pod.is_done and pod.node and not observed.node_ready(pod.node):
+    for pod in observed.on_dead_nodes:  # the others end by themselves: one that starts now gets the close from us
+        if not pod.is_done:
             yield _drop(pod, f"the job has ended, and node {pod.node} is not ready")
 
 
@@ -206,7 +208,7 @@ def _remove(observed: Observed, now: float) -> Iterator[PodIntent]:
     yield from _remove_lost(observed, now)
     yield from _make_way(observed, now)
     yield from _remove_useless(observed, now)
-    failed = [pod for pod in (*observed.pods, *observed.previous_pods) if pod.ended and pod.deleting_since is None]
+    failed = [*_ended(observed.pods), *_ended(observed.previous_pods)]
     failed.sort(key=lambda pod: pod.created_at)
     for pod in failed[:-FAILED_PODS_KEPT]:
         yield _delete(pod, f"only the newest {FAILED_PODS_KEPT} failed pods are kept")
@@ -216,12 +218,19 @@ def _remove(observed: Observed, now: float) -> Iterator[PodIntent]:
     yield from _surplus(observed, now)
 
 
+@cached_with_pods
+def _ended(pods: Pods) -> Pods:
+    """Those that have ended and are not being deleted."""
+    return pods.where(lambda pod: pod.ended and pod.deleting_since is None)
+
+
 def _remove_lost(observed: Observed, now: float) -> Iterator[PodIntent]:
     lost = {x.pod_uid: x for x in observed.snapshot.lost} if observed.snapshot is not None else {}
-    live, useless = {pod.uid for pod in observed.live()}, _useless(observed)
-    without_launcher = _without_launcher(observed)
-    for pod in observed.pods:
-        dead_node = bool(pod.node) and not observed.node_ready(pod.node)
+    useless, without_launcher = _useless(observed), _without_launcher(observed)
+    live, dead_nodes = observed.live.by_uid, observed.on_dead_nodes.by_uid
+    deleting = observed.pods.deleting.by_uid
+    for pod in observed.pods.with_uids({*lost, *useless, *without_launcher, *dead_nodes, *deleting}):
+        dead_node = pod.uid in dead_nodes
         if pod.deleting_since is not None:
             if dead_node:
                 yield from _release(pod)
@@ -255,8 +264,8 @@ def _without_launcher(observed: Observed) -> dict[str, float]:
         known = [x.pod_uid for x in snapshot.members] + [x.pod_uid for x in snapshot.lost]
         if coordinator not in known:  # its own member has not joined it
             since[coordinator] = coordination.since
-    running = {pod.uid: pod.trainer_started_at for pod in observed.pods if pod.uid in since and pod.trainer_started_at}
-    return {uid: max(started_at, since[uid]) for uid, started_at in running.items()}
+    pods = observed.pods.with_uids(since)
+    return {pod.uid: max(pod.trainer_started_at, since[pod.uid]) for pod in pods if pod.trainer_started_at}
 
 
 def _calls_torchrun(observed: Observed) -> bool:
@@ -290,12 +299,12 @@ def _make_way(observed: Observed, now: float) -> Iterator[DeletePod]:
     avoid = set(avoided_nodes(observed, now))
     # Without a coordinator's report an operator that has just started does not know which nodes are silent.
     nodes_known = observed.snapshot is not None or observed.before_first_round
-    for pod in observed.pods:
+    for pod in observed.pods.without_node:
         if pod.alive and is_abandoned_by_kueue(pod):
             yield _drop(pod, "it waits for Kueue, which considers its pod group finished")
-        elif pod.lacks_port_since and pod.alive and not pod.node and is_due(pod.lacks_port_since + PORT_S, now):
+        elif pod.lacks_port_since and pod.alive and is_due(pod.lacks_port_since + PORT_S, now):
             yield _drop(pod, "no node with room for it has its ports free: the next pod has other ports")
-        elif nodes_known and not pod.node and (reason := _waits_in_vain(pod, avoid, observed)):
+        elif nodes_known and (reason := _waits_in_vain(pod, avoid, observed)):
             yield _drop(pod, reason)
 
 
@@ -318,14 +327,14 @@ def _remove_useless(observed: Observed, now: float) -> Iterator[DeletePod]:
     if not broken or observed.job.world.avoid_nodes == OFF:
         return
     if observed.before_first_round:
-        rank_holders = set()
+        rank_holders: Mapping[str, int] = {}
     elif observed.snapshot is None or not observed.rank_holders_known:
         return
     elif observed.snapshot.waiting_for and not is_due(observed.coordination.since + RANKS_KNOWN_S, now):
         return  # a new coordinator may not know all rank holders yet
     else:
-        rank_holders = {x.pod_uid for x in observed.snapshot.members if x.group_rank is not None}
-    for pod in observed.live():
+        rank_holders = observed.ranks
+    for pod in observed.live:
         if pod.node in broken and pod.uid not in rank_holders:
             yield _delete(pod, f"it would get no ranks on node {pod.node}: {broken[pod.node]}")
 
@@ -343,19 +352,18 @@ def _broken(node: Node, now: float) -> Finding | None:
 
 
 def _surplus(observed: Observed, now: float) -> Iterator[DeletePod]:
-    world, live = observed.job.world, observed.live()
+    world, live = observed.job.world, observed.live
     coordinators = {observed.job.status.coordinator.pod_uid, observed.coordination.coordinator_uid}
     if observed.before_first_round:
         # A pod with a group rank was in a round that no coordinator has reported to this operator yet.
-        spares = [pod for pod in live if pod.spare and names.ANNOTATION_GROUP_RANK not in pod.annotations]
+        spares = [pod for pod in live.spares if names.ANNOTATION_GROUP_RANK not in pod.annotations]
         surplus = len(spares) - world.spares
         free = [pod for pod in spares if pod.uid not in coordinators]
     elif observed.snapshot is None or not observed.rank_holders_known or observed.snapshot.waiting_for:
         return
     else:
-        rank_holders = {x.pod_uid for x in observed.snapshot.members if x.group_rank is not None}
         surplus = len(live) - world.actives - world.spares
-        free = [pod for pod in live if pod.uid not in rank_holders and pod.uid not in coordinators]
+        free = [pod for pod in live.without_uids(observed.ranks) if pod.uid not in coordinators] if surplus > 0 else []
     ganged = has_gang(observed)
 
     def deletion_order(pod: Pod) -> tuple[Any, ...]:
@@ -398,7 +406,7 @@ def _may_continue(observed: Observed, pod: Pod) -> bool:
     if observed.snapshot is None:
         had_ranks = names.ANNOTATION_GROUP_RANK in pod.annotations
     else:
-        had_ranks = any(x.pod_uid == pod.uid and x.group_rank is not None for x in observed.snapshot.members)
+        had_ranks = pod.uid in observed.ranks
     return had_ranks and _calls_torchrun(observed)
 
 
@@ -406,12 +414,26 @@ def _relabel(observed: Observed) -> Iterator[PatchPod]:
     """Write the current role and group rank to the pods."""
     if observed.snapshot is None or not observed.rank_holders_known or observed.before_first_round:
         return
+    written = _written_ranks(observed.pods.alive)
     ranks = {x.pod_uid: x.group_rank for x in observed.snapshot.members}
-    for pod in observed.pods:
-        if pod.uid not in ranks or not pod.alive:
-            continue
-        rank = ranks[pod.uid]
-        role = names.ROLE_SPARE if rank is None else names.ROLE_ACTIVE
-        wanted = None if rank is None else str(rank)
-        if pod.labels.get(names.LABEL_ROLE) != role or pod.annotations.get(names.ANNOTATION_GROUP_RANK) != wanted:
-            yield PatchPod(pod.name, {names.LABEL_ROLE: role}, {names.ANNOTATION_GROUP_RANK: wanted})
+    changed = {uid for uid, rank in ranks.items() if written.get(uid, rank) != rank}
+    for pod in observed.pods.with_uids(changed):
+        role, text = _role(ranks[pod.uid])
+        yield PatchPod(pod.name, {names.LABEL_ROLE: role}, {names.ANNOTATION_GROUP_RANK: text})
+
+
+def _role(group_rank: int | None) -> tuple[str | None, str | None]:
+    """The label and the annotation of a pod with that rank."""
+    return (names.ROLE_SPARE, None) if group_rank is None else (names.ROLE_ACTIVE, str(group_rank))
+
+
+@cached_with_pods
+def _written_ranks(pods: Pods) -> Mapping[str, int | None]:
+    """The group rank that each pod's label and annotation show, by uid; -1 if they show neither a rank nor a spare."""
+
+    def rank_of(pod: Pod) -> int | None:
+        text = pod.annotations.get(names.ANNOTATION_GROUP_RANK)
+        rank = None if text is None else number_in(text)
+        return rank if _role(rank) == (pod.labels.get(names.LABEL_ROLE), text) else -1
+
+    return {pod.uid: rank_of(pod) for pod in pods}

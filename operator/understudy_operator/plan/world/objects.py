@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from understudy_operator.plan.facts import keys
-from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.host_ports import MEMBERSHIP_PORT_NAME
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.ownership import owner_reference
+from understudy_operator.plan.facts.pods import Pods
 from understudy_operator.plan.facts.refusals import ADDRESS_TAKEN
 from understudy_operator.plan.facts.secret_writes import can_be_mounted, is_to_be_created
 from understudy_operator.plan.intents import Create, DeleteSecret
@@ -49,7 +49,7 @@ def has_secrets(observed: Observed) -> bool:
     """Whether the Secrets that pods of the world mount exist, as far as this process can know."""
     pods, injected = _may_mount(observed), observed.job.injected is not None
     writes = observed.secret_writes
-    return all(can_be_mounted(name, writes, pods, injected=injected) for name in _secret_names(observed))
+    return all(can_be_mounted(name, writes, *pods, injected=injected) for name in _secret_names(observed))
 
 
 def _missing(observed: Observed, now: float) -> Iterator[dict[str, Any]]:
@@ -78,7 +78,7 @@ def _missing_secrets(observed: Observed, now: float) -> Iterator[dict[str, Any]]
         return
     pods, injected = _may_mount(observed), observed.job.injected is not None
     for name in _secret_names(observed):
-        if is_to_be_created(name, observed.secret_writes, pods, now, injected=injected):
+        if is_to_be_created(name, observed.secret_writes, now, *pods, injected=injected):
             yield _secret(observed, name)
 
 
@@ -104,8 +104,8 @@ def _facts_secret(observed: Observed) -> str:
     return facts_secret_name(observed.job, observed.coordinator_address)
 
 
-def _may_mount(observed: Observed) -> tuple[Pod, ...]:
-    return (*observed.pods, *observed.previous_pods, *observed.job_pods)
+def _may_mount(observed: Observed) -> tuple[Pods, ...]:
+    return observed.pods, observed.previous_pods, Pods(observed.job_pods)
 
 
 def _free_address(observed: Observed) -> str:

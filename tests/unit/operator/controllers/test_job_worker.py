@@ -35,6 +35,7 @@ from understudy_operator.plan import reconcile as planner
 from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.observed import Coordination
+from understudy_operator.plan.facts.pods import Pods
 from understudy_operator.plan.facts.queue import QUEUE
 from understudy_operator.plan.intents import Follow
 from understudy_operator.plan.times.rfc3339 import parse_time
@@ -1220,7 +1221,7 @@ PLACED = [a_pod("a", 0), a_pod("b", 1), a_pod("s")]
 
 
 def test_only_the_nodes_of_its_pods_concern_a_job_that_runs() -> None:
-    assert concerning_nodes(a_job(status=RUNNING), PLACED) == frozenset({"node-a", "node-b", "node-s"})
+    assert concerning_nodes(a_job(status=RUNNING), Pods(PLACED)) == frozenset({"node-a", "node-b", "node-s"})
 
 
 @pytest.mark.parametrize(
@@ -1240,4 +1241,4 @@ def test_only_the_nodes_of_its_pods_concern_a_job_that_runs() -> None:
     ],
 )
 def test_any_node_may_concern_a_job_that_may_wait_for_one(job: Job, pods: list[Pod]) -> None:
-    assert concerning_nodes(job, pods) is None
+    assert concerning_nodes(job, Pods(pods)) is None

@@ -182,16 +182,18 @@ def test_an_object_is_read_once_for_each_of_its_states(store: Store):
 
     store.put(Kind.POD, a_raw(version=1))
     for _ in range(3):
-        assert store.facts_of_job(Kind.POD, JOB, reader) == ("a",)
+        assert store.facts_of_job(Kind.POD, JOB, reader, tuple) == ("a",)
         assert store.fact(Kind.POD, ("research", "a"), reader) == "a"
     store.put(Kind.POD, a_raw(version=2))
     assert store.facts(Kind.POD, reader) == ["a"]
-    assert store.facts_of_job(Kind.POD, JOB, reader) == ("a",)
+    assert store.facts_of_job(Kind.POD, JOB, reader, tuple) == ("a",)
     assert read == ["1", "2"]
+    # all callers get one object, until one of the job's objects changes
+    assert store.facts_of_job(Kind.POD, JOB, reader, list) is store.facts_of_job(Kind.POD, JOB, reader, list)
     store.put(Kind.POD, a_raw("b"))
-    assert store.facts_of_job(Kind.POD, JOB, reader) == ("a", "b")
+    assert store.facts_of_job(Kind.POD, JOB, reader, tuple) == ("a", "b")
     store.remove(Kind.POD, a_raw("a"))
-    assert store.facts_of_job(Kind.POD, JOB, reader) == ("b",)
+    assert store.facts_of_job(Kind.POD, JOB, reader, tuple) == ("b",)
     assert store.fact(Kind.POD, ("research", "c"), reader) is None
 
 

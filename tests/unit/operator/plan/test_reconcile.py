@@ -34,6 +34,7 @@ from understudy_operator.observe.read import read_pod
 from understudy_operator.plan.facts.cluster_objects import Node, Pod
 from understudy_operator.plan.facts.observed import Coordination, Observed
 from understudy_operator.plan.facts.pod_answers import PodAnswer, PodAnswers
+from understudy_operator.plan.facts.pods import Pods
 from understudy_operator.plan.facts.refusals import Refusal, RefusalKind
 from understudy_operator.plan.facts.secret_writes import SecretWrites
 from understudy_operator.plan.facts.spec import FailurePolicy, RestartStrategy
@@ -198,7 +199,7 @@ class World:
     def observe(self) -> Observed:
         self.call()
         facts = observed(self.job, (), nodes=self.nodes, coordination=self.reported, entropy=f"pass {self.serial}")
-        pods = tuple(self.pods[uid] for uid in sorted(self.pods))
+        pods = Pods(self.pods[uid] for uid in sorted(self.pods))
         return replace(facts, pods=pods, secret_writes=self.secret_writes)
 
     def call(self) -> None:

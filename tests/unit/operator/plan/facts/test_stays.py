@@ -136,8 +136,9 @@ def test_a_pod_that_was_created_long_after_the_fault_does_not_count():
 
 
 def test_of_pods_of_one_name_the_newest_one_that_existed_counts():
-    stays = [Stay("w0", "n1", 1000.0, 2000.0), Stay("w0", "n2", 2000.0, 3000.0), Stay("w0", "n3", 9000.0)]
-    assert [node_at(stays, "w0", at) for at in (100.0, 1500.0, 2500.0, 5000.0, 9500.0)] == ["", "n1", "n2", "", "n3"]
+    stays = (Stay("w0", "n1", 1000.0, 2000.0), Stay("w0", "n2", 2000.0, 3000.0), Stay("w0", "n3", 9000.0))
+    given = observed(past_stays=stays)
+    assert [node_at(given, "w0", at) for at in (100.0, 1500.0, 2500.0, 5000.0, 9500.0)] == ["", "n1", "n2", "", "n3"]
 
 
 def test_a_revised_cause_names_the_node_of_the_other_pod():

@@ -21,6 +21,7 @@ from tests.unit.operator.given import (
 )
 from understudy_operator.plan.facts.cluster_objects import Node
 from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.pods import Pods
 from understudy_operator.plan.facts.status import JobStatus, written
 from understudy_operator.plan.faults.avoidance import (
     avoidance,
@@ -96,7 +97,7 @@ def test_a_node_whose_finding_has_expired_is_not_avoided():
 
 def affinity(policy: str) -> dict[str, Any]:
     """The node affinity of a spare that is created."""
-    (made,) = [x for x in plan_members(given(policy, pods=(A0, A1)), "i", NOW) if isinstance(x, CreatePod)]
+    (made,) = [x for x in plan_members(given(policy, pods=Pods((A0, A1))), "i", NOW) if isinstance(x, CreatePod)]
     found: dict[str, Any] = made.manifest["spec"].get("affinity", {}).get("nodeAffinity", {})
     return found
 
@@ -174,7 +175,8 @@ def test_nodes_without_a_pod_of_the_job_are_reported_in_status_alone():
 
 def test_the_use_of_an_avoided_node_for_lack_of_others_is_reported_once():
     fallen_back = a_pod("t", node="offender", annotations={names.ANNOTATION_LEAST_PREFERRED_NODES: "goes,offender"})
-    waits, runs = given(pods=(A0, A1, S, replace(fallen_back, node=""))), given(pods=(A0, A1, S, fallen_back))
+    waits = given(pods=Pods((A0, A1, S, replace(fallen_back, node=""))))
+    runs = given(pods=Pods((A0, A1, S, fallen_back)))
     result = [entry for entry in events(waits, runs) if entry[0] == "AvoidedNodeUsed"]
     reason = "which the job avoids, because no other node was free"
     assert result == [("AvoidedNodeUsed", f"t runs on node offender, {reason}: memory: {REASON}")]

@@ -7,6 +7,7 @@ import pytest
 from tests.unit.operator.given import A0, A1, IMAGE, NOW, S, a_job, a_pod, a_snapshot, in_round, member, observed
 from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.pods import Pods
 from understudy_operator.plan.faults.drains import drain_requests
 from understudy_operator.plan.intents import DeletePod, Follow
 from understudy_operator.plan.leadership.coordination import plan_leadership, plan_link
@@ -28,12 +29,12 @@ def deleted(given: Observed) -> dict[str, str]:
     [("a new kernel", "a new kernel"), (" x ", "x"), ("", None), ("  ", None), ("false", None), ("x" * 900, "x" * 200)],
 )
 def test_the_value_of_the_annotation_is_the_reason(value: str, reason: str | None) -> None:
-    found = drain_requests([drained(A1, value), A0])
+    found = drain_requests(Pods((drained(A1, value), A0)))
     assert found == (() if reason is None else (DrainRequest("uid-a1", reason),))
 
 
 def test_requests_are_in_the_same_order_whatever_the_order_of_the_pods() -> None:
-    assert drain_requests([drained(A1), drained(A0)]) == drain_requests([drained(A0), drained(A1)])
+    assert drain_requests(Pods((drained(A1), drained(A0)))) == drain_requests(Pods((drained(A0), drained(A1))))
 
 
 def test_the_coordinator_gets_the_drains_of_pods_that_run() -> None:

@@ -23,6 +23,7 @@ from tests.unit.operator.given import (
 )
 from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.pods import Pods
 from understudy_operator.plan.facts.status import DrillStatus, JobStatus
 from understudy_operator.plan.faults.drills import plan_drill
 from understudy_operator.plan.intents import DeletePod, Follow, Plan
@@ -159,7 +160,7 @@ def test_a_pod_that_is_recreated_under_the_same_name_is_not_deleted_again() -> N
     assert first.status is not None
     # when the new pod a1 runs 3 s later
     new = replace(A1, uid="uid-of-the-new-pod", created_at=NOW + 3)
-    recorded = replace(given, job=replace(given.job, status=first.status), pods=(A0, new, S))
+    recorded = replace(given, job=replace(given.job, status=first.status), pods=Pods((A0, new, S)))
     # then it stays
     assert deleted(reconcile(recorded, IMAGE, NOW + 10)) == {}
 

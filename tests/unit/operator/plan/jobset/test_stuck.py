@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from tests.unit.operator.given import A0, A1, NOW, S, a_job, a_pod, in_round, observed, starting, terminating
 from understudy_operator.plan.facts.cluster_objects import ChildJob, Pod
+from understudy_operator.plan.facts.pods import Pods
 from understudy_operator.plan.facts.spec import FailurePolicy, RestartStrategy
 from understudy_operator.plan.jobset.children import waits_for_previous_attempt
 from understudy_operator.plan.jobset.stuck import describe_leftovers, stuck_ends, stuck_starts
@@ -60,9 +61,9 @@ def test_a_restart_that_waits_names_the_pods_it_waits_for():
     child = ChildJob("uid-d", "llm-driver-0", "driver", 0, attempt=0, job_attempt=0, desired_pods=1)
     given = replace(
         observed(job, ()),
-        previous_pods=(with_finalizer(A0), terminating(A1), S, a_pod("t"), a_pod("u")),
+        previous_pods=Pods((with_finalizer(A0), terminating(A1), S, a_pod("t"), a_pod("u"))),
         children=(child,),
     )
     assert waits_for_previous_attempt(given)
     assert describe_leftovers(given) == "Job llm-driver-0, pod a1, pod s and 2 more"
-    assert not waits_for_previous_attempt(replace(given, previous_pods=(with_finalizer(A0),), children=()))
+    assert not waits_for_previous_attempt(replace(given, previous_pods=Pods((with_finalizer(A0),)), children=()))

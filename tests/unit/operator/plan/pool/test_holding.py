@@ -9,6 +9,7 @@ import pytest
 from tests.unit.operator.given import NOW, XID_79, ended
 from tests.unit.operator.given_pool import OLD, SPARE_TEMPLATE, a_pool, a_spare, observed_pool, without_room
 from understudy_operator.plan.facts.cluster_objects import Node, Pod
+from understudy_operator.plan.facts.pods import Pods
 from understudy_operator.plan.intents import CreatePod, DeletePod
 from understudy_operator.plan.manifests.node_affinity import PREFERRED, REQUIRED
 from understudy_operator.plan.pool.holding import plan_spares
@@ -91,10 +92,10 @@ def test_a_spare_that_waits_for_room_is_recreated_when_a_node_that_it_avoids_is_
     waits = replace(without_room(a_spare("p")), annotations=annotations)
 
     # then it waits as long as they are broken
-    assert plan_spares(replace(given, pods=(waits,)), 1, NOW) == ()
+    assert plan_spares(replace(given, pods=Pods((waits,))), 1, NOW) == ()
 
     # and no longer
-    fixed = replace(given, pods=(waits,), nodes={**NODES, "bad": Node("bad", True)})
+    fixed = replace(given, pods=Pods((waits,)), nodes={**NODES, "bad": Node("bad", True)})
     (drop,) = plan_spares(fixed, 1, NOW)
     assert drop == DeletePod("p", waits.uid, 0, "it waits for a node, and bad may be used again", waits.version)
 
@@ -142,7 +143,7 @@ def test_a_spare_that_waits_is_recreated_when_one_of_many_nodes_that_it_avoids_i
     (made,) = plan_spares(given, 1, NOW)
     assert isinstance(made, CreatePod)
     waits = without_room(a_spare("t"))
-    given = replace(given, pods=(replace(waits, annotations=made.manifest["metadata"]["annotations"]),))
+    given = replace(given, pods=Pods((replace(waits, annotations=made.manifest["metadata"]["annotations"]),)))
     assert plan_spares(given, 1, NOW) == ()
     # when one of them is healthy again
     fixed = replace(given, nodes={**broken, "node-0": Node("node-0", True)})

@@ -27,6 +27,7 @@ from tests.unit.operator.given_pool import OLD
 from tests.unit.operator.given_warm import a_warm_pool, a_warm_spare, a_warm_view, claimed_warm
 from understudy_operator.plan.facts.cluster_objects import Node, Pod
 from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.pods import Pods
 from understudy_operator.plan.facts.pool_facts import Adoption, PoolView
 from understudy_operator.plan.intents import AdoptSpare, ClaimPod, ClaimWarm, DeletePod, PatchPod, Plan
 from understudy_operator.plan.pool.adopting import plan_adoptions
@@ -93,7 +94,7 @@ def test_a_spare_that_is_claimed_in_a_later_attempt_gets_that_attempts_label() -
     pods = tuple(replace(pod, labels={**pod.labels, names.LABEL_ATTEMPT: "5"}, attempt=5) for pod in given.pods)
     snapshot = a_snapshot([member(A0, 0)], number=3, epoch=9, coordinator=A0, lost=[lost(A1)], waiting_for="1 of 2")
     coordination = replace(given.coordination, snapshot=snapshot)
-    given = replace(given, job=replace(given.job, status=a_status(status)), pods=pods, coordination=coordination)
+    given = replace(given, job=replace(given.job, status=a_status(status)), pods=Pods(pods), coordination=coordination)
     (claim,) = plan(given).claims
     assert isinstance(claim, ClaimWarm)
     assert claim.labels[names.LABEL_ATTEMPT] == "5"

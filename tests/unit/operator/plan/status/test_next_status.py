@@ -34,6 +34,7 @@ from tests.unit.operator.given import (
     terminating,
 )
 from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.pods import Pods
 from understudy_operator.plan.facts.status import (
     AvoidedNode,
     Condition,
@@ -362,7 +363,7 @@ def test_a_close_that_only_ends_pods_is_not_the_end_of_the_job(reason: CloseReas
     assert "completionTime" not in status
     assert status["phase"] == phase
     # and a close that ends the job takes precedence
-    assert replace(given, pods=(*given.pods, ended(a_pod("t"), FAILED))).close == FAILED
+    assert replace(given, pods=Pods((*given.pods, ended(a_pod("t"), FAILED)))).close == FAILED
 
 
 def test_the_reported_end_stays_when_the_pods_are_gone():

@@ -31,6 +31,7 @@ from tests.unit.operator.given import (
 from understudy_operator.plan.facts.cluster_objects import Node, Pod
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.pod_answers import NO_ANSWERS
+from understudy_operator.plan.facts.pods import Pods
 from understudy_operator.plan.facts.secret_writes import SecretWrites
 from understudy_operator.plan.facts.spec import ReplicatedJob
 from understudy_operator.plan.faults.avoidance import avoided_by
@@ -491,7 +492,7 @@ def test_a_waiting_pod_is_recreated_when_one_of_many_nodes_that_it_avoids_is_hea
     given = observed(pods=(A0, S), snapshot=lost_one, job=a_job(status=in_round(0)))
     given = replace(given, nodes={**given.nodes, **broken})
     waits = pending(a_pod("t", annotations=annotations_of_new(given), trouble="Unschedulable: 0/3"))
-    given = replace(given, pods=(A0, S, waits))
+    given = replace(given, pods=Pods((A0, S, waits)))
     assert deleted(given) == {}
     # when the last of them is healthy again, but not yet Ready
     last = f"node-{count - 1:03d}"
@@ -500,7 +501,7 @@ def test_a_waiting_pod_is_recreated_when_one_of_many_nodes_that_it_avoids_is_hea
     # then the pod is recreated as soon as that node is Ready
     well = replace(given, nodes={**given.nodes, last: Node(last, ready=True)})
     assert deleted(well) == {"t": 0}
-    assert last not in avoided_by(a_pod("u", annotations=annotations_of_new(replace(well, pods=(A0, S)))))
+    assert last not in avoided_by(a_pod("u", annotations=annotations_of_new(replace(well, pods=Pods((A0, S))))))
 
 
 def test_an_operator_that_does_not_know_the_silent_nodes_recreates_no_pod():
