@@ -30,6 +30,7 @@ from understudy_operator.observe.store import Key, Kind, Raw, Store, owners_of
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.observed import Observed
+from understudy_operator.plan.facts.pods import Pods
 from understudy_operator.plan.facts.secret_writes import SecretWrites, can_be_mounted
 from understudy_operator.plan.intents import Plan
 from understudy_operator.plan.jobset import children
@@ -119,14 +120,14 @@ def _derives_another_key_each_time(self: Keyring, namespace: str, uid: str, atte
 
 
 def _creates_pods_without_secrets(
-    name: str, writes: SecretWrites, pods: Any, now: float, *, injected: bool = False
+    name: str, writes: SecretWrites, now: float, *pods: Pods, injected: bool = False
 ) -> bool:
     del now
-    return not can_be_mounted(name, writes, pods, injected=injected)
+    return not can_be_mounted(name, writes, *pods, injected=injected)
 
 
-def _creates_each(name: str, writes: SecretWrites, pods: Any, now: float, *, injected: bool = False) -> bool:
-    del name, writes, pods, now, injected
+def _creates_each(name: str, writes: SecretWrites, now: float, *pods: Pods, injected: bool = False) -> bool:
+    del name, writes, now, pods, injected
     return True
 
 

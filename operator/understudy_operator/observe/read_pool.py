@@ -67,10 +67,19 @@ def pods_of(store: Store, owner: OwnerKey) -> Pods:
     return store.facts_of_job(Kind.POD, owner, read_pod, Pods)
 
 
-@cached_with_pods
 def split(pods: Pods, owner_uid: str) -> tuple[Pods, Pods]:
     """The owner's pods, and the pods that only concern it."""
-    return pods.where(lambda pod: pod.owner == owner_uid), pods.where(lambda pod: pod.owner != owner_uid)
+    return _own(pods, owner_uid), _others(pods, owner_uid)
+
+
+@cached_with_pods
+def _own(pods: Pods, owner_uid: str) -> Pods:
+    return pods.where(lambda pod: pod.owner == owner_uid)
+
+
+@cached_with_pods
+def _others(pods: Pods, owner_uid: str) -> Pods:
+    return pods.where(lambda pod: pod.owner != owner_uid)
 
 
 def pods_of_pool(store: Store, pool: OwnerKey) -> Pods:

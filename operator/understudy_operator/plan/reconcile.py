@@ -132,20 +132,23 @@ def _select_attempt(observed: Observed) -> Observed:
         coordination = Coordination(since=coordination.since)
     # Injected pods do not know their attempt. Only a suspension ends one, and then their controller deletes the pods.
     is_injected = observed.job.injected is not None
-    pods, previous_pods = (observed.pods, NO_PODS) if is_injected else _split_by_attempt(observed.pods, epoch)
     return replace(
         observed,
-        pods=pods,
-        previous_pods=previous_pods,
+        pods=observed.pods if is_injected else _of_attempt(observed.pods, epoch),
+        previous_pods=NO_PODS if is_injected else _of_others(observed.pods, epoch),
         coordination=coordination,
         spec_error="" if is_injected else describe_spec_error(observed.job.name, observed.job.spec),
     )
 
 
 @cached_with_pods
-def _split_by_attempt(pods: Pods, attempt: int) -> tuple[Pods, Pods]:
-    """Those of the attempt, and those of others."""
-    return pods.where(lambda pod: pod.attempt == attempt), pods.where(lambda pod: pod.attempt != attempt)
+def _of_attempt(pods: Pods, attempt: int) -> Pods:
+    return pods.where(lambda pod: pod.attempt == attempt)
+
+
+@cached_with_pods
+def _of_others(pods: Pods, attempt: int) -> Pods:
+    return pods.where(lambda pod: pod.attempt != attempt)
 
 
 def _drop_patches_of_deleted_pods(intents: Sequence[PodIntent]) -> tuple[PodIntent, ...]:

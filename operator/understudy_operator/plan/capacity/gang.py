@@ -90,12 +90,12 @@ def has_gang(observed: Observed) -> bool:
 def gang(observed: Observed) -> Gang:
     """The group and queue come from its pods, even if the job has changed since: a group has one queue."""
     job = observed.job
-    live, (newest, mates) = _in_gang(observed.live), _newest_group(observed.pods)
+    live, newest = _in_gang(observed.live), _newest_counted(observed.pods)
     if newest is None:
         fresh = hashlib.sha256(f"{job.uid}/{observed.entropy}".encode()).hexdigest()[:8]
         return Gang(live, NO_PODS, job.queue, f"{job.name}-{fresh}" if job.queue is not None else "")
     group = newest.labels.get(kueue.GROUP_NAME, "")
-    return Gang(live, mates, kueue.read_queue(newest.labels) if group else None, group)
+    return Gang(live, _mates(observed.pods, group), kueue.read_queue(newest.labels) if group else None, group)
 
 
 @cached_with_pods
@@ -104,14 +104,14 @@ def _in_gang(pods: Pods) -> Pods:
 
 
 @cached_with_pods
-def _newest_group(pods: Pods) -> tuple[Pod | None, Pods]:
-    """The newest pod that Kueue counts, and all of its group that it counts."""
-    counted = _in_gang(pods).where(_counts)
-    newest = max(counted, key=lambda pod: (pod.created_at, pod.name), default=None)
-    if newest is None:
-        return None, NO_PODS
-    group = newest.labels.get(kueue.GROUP_NAME, "")
-    return newest, counted.where(lambda pod: pod.labels.get(kueue.GROUP_NAME, "") == group)
+def _newest_counted(pods: Pods) -> Pod | None:
+    return max(_in_gang(pods).where(_counts), key=lambda pod: (pod.created_at, pod.name), default=None)
+
+
+@cached_with_pods
+def _mates(pods: Pods, group: str) -> Pods:
+    """The pods of Kueue's group that it counts."""
+    return _in_gang(pods).where(lambda pod: _counts(pod) and pod.labels.get(kueue.GROUP_NAME, "") == group)
 
 
 def in_gang(pod: Pod) -> bool:

@@ -4,14 +4,16 @@ A job may have thousands of pods, and almost all of them need nothing. Reconcile
 changes. So a search that depends only on the pods is done once, and not in each reconcile of a job that just trains.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property, wraps
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple, cast
 
 from understudy_operator.plan.facts.cluster_objects import Pod
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+#: A kept result: the pods themselves. A reference to them would keep them until the next garbage collection.
+_THEMSELVES = object()
 
 
 class Pods(tuple[Pod, ...]):
@@ -31,48 +33,38 @@ class Pods(tuple[Pod, ...]):
         return {pod.name: pod for pod in self}
 
     @cached_property
-    def by_node(self) -> Mapping[str, "Pods"]:
+    def by_node(self) -> Mapping[str, tuple[Pod, ...]]:
         """By the name of their node; those without a node are under ""."""
         found: dict[str, list[Pod]] = {}
         for pod in self:
             found.setdefault(pod.node, []).append(pod)
-        return {node: Pods(pods) for node, pods in found.items()}
-
-    @property
-    def without_node(self) -> "Pods":
-        return self.by_node.get("", NO_PODS)
-
-    @cached_property
-    def alive(self) -> "Pods":
-        return self.where(lambda pod: pod.alive)
-
-    @cached_property
-    def unended(self) -> "Pods":
-        return self.where(lambda pod: not pod.ended)
-
-    @cached_property
-    def deleting(self) -> "Pods":
-        return self.where(lambda pod: pod.deleting_since is not None)
-
-    @cached_property
-    def spares(self) -> "Pods":
-        """Those that were created as spares."""
-        return self.where(lambda pod: pod.spare)
+        return {node: tuple(pods) for node, pods in found.items()}
 
     @cached_property
     def number_started(self) -> int:
         """The number of those whose sidecar runs."""
         return sum(pod.sidecar_started for pod in self)
 
-    def where(self, holds: Callable[[Pod], bool]) -> "Pods":
-        """Itself if it holds for all of them."""
-        return self._or_itself(pod for pod in self if holds(pod))
+    @property
+    def alive(self) -> "Pods":
+        return _alive(self)
 
-    def with_uids(self, uids: Collection[str]) -> "Pods":
-        return self._or_itself(pod for pod in self if pod.uid in uids) if uids else NO_PODS
+    @property
+    def unended(self) -> "Pods":
+        return _unended(self)
 
-    def without_uids(self, uids: Collection[str]) -> "Pods":
-        return self._or_itself(pod for pod in self if pod.uid not in uids) if uids else self
+    @property
+    def deleting(self) -> "Pods":
+        return _deleting(self)
+
+    @property
+    def without_node(self) -> "Pods":
+        return _without_node(self)
+
+    @property
+    def spares(self) -> "Pods":
+        """Those that were created as spares."""
+        return _spares(self)
 
     def with_annotation(self, name: str) -> "Pods":
         return _with_annotation(self, name)
@@ -80,8 +72,15 @@ class Pods(tuple[Pod, ...]):
     def with_label(self, name: str) -> "Pods":
         return _with_label(self, name)
 
-    def _or_itself(self, some: Iterable[Pod]) -> "Pods":
-        found = Pods(some)
+    def with_uids(self, uids: Collection[str]) -> "Pods":
+        return self.where(lambda pod: pod.uid in uids) if uids else NO_PODS
+
+    def without_uids(self, uids: Collection[str]) -> "Pods":
+        return self.where(lambda pod: pod.uid not in uids) if uids else self
+
+    def where(self, holds: Callable[[Pod], bool]) -> "Pods":
+        """Itself if it holds for all of them."""
+        found = Pods(pod for pod in self if holds(pod))
         return self if len(found) == len(self) else found
 
 
@@ -89,7 +88,9 @@ NO_PODS = Pods()
 
 
 def cached_with_pods(function: Callable[[Pods, *Ts], T]) -> Callable[[Pods, *Ts], T]:
-    """A function whose results depend only on its arguments, and are kept with the pods. They must not be changed."""
+    """A function whose results depend only on its arguments, and are kept with the pods. They must not be changed, and
+    may be the pods, but not contain them.
+    """
 
     @wraps(function)
     def cached(pods: Pods, *at: *Ts) -> T:
@@ -97,11 +98,38 @@ def cached_with_pods(function: Callable[[Pods, *Ts], T]) -> Callable[[Pods, *Ts]
             return function(pods, *at)  # the same object belongs to many jobs
         key = (function, *at)
         if key not in pods.found:
-            pods.found[key] = function(pods, *at)
-        result: T = pods.found[key]
-        return result
+            result = function(pods, *at)
+            pods.found[key] = _THEMSELVES if result is pods else result
+        kept: Any = pods.found[key]
+        answer: T = cast("Any", pods) if kept is _THEMSELVES else kept
+        return answer
 
     return cached
+
+
+@cached_with_pods
+def _alive(pods: Pods) -> Pods:
+    return pods.where(lambda pod: pod.alive)
+
+
+@cached_with_pods
+def _unended(pods: Pods) -> Pods:
+    return pods.where(lambda pod: not pod.ended)
+
+
+@cached_with_pods
+def _deleting(pods: Pods) -> Pods:
+    return pods.where(lambda pod: pod.deleting_since is not None)
+
+
+@cached_with_pods
+def _without_node(pods: Pods) -> Pods:
+    return pods.where(lambda pod: not pod.node)
+
+
+@cached_with_pods
+def _spares(pods: Pods) -> Pods:
+    return pods.where(lambda pod: pod.spare)
 
 
 @cached_with_pods

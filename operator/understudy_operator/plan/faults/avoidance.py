@@ -14,13 +14,12 @@ tolerate every taint. The affinity of a pod cannot change: a pod that waits for 
 avoids is usable again, even if these are many pods.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from understudy_operator.plan.facts.cluster_objects import Node, Pod, with_findings
 from understudy_operator.plan.facts.observed import Observed, cached_per_reconcile
-from understudy_operator.plan.facts.pods import NO_PODS, Pods
 from understudy_operator.plan.facts.status import AvoidedNode, JobStatus
 from understudy_operator.plan.intents import Event
 from understudy_operator.plan.times.reconcile_clock import is_due
@@ -156,10 +155,10 @@ def avoided_nodes_status(observed: Observed, now: float) -> tuple[AvoidedNode, .
     reported = [entry for entry in avoidance(observed, now) if entry.source != SILENCE]
     pods = observed.pods.alive.by_node
     entries = sorted(reported, key=lambda entry: (entry.node not in pods, entry.node))
-    return tuple(_entry(entry, pods.get(entry.node, NO_PODS)) for entry in entries[:MAX_REPORTED_NODES])
+    return tuple(_entry(entry, pods.get(entry.node, ())) for entry in entries[:MAX_REPORTED_NODES])
 
 
-def _entry(avoided: Avoided, pods: Pods) -> AvoidedNode:
+def _entry(avoided: Avoided, pods: Sequence[Pod]) -> AvoidedNode:
     return AvoidedNode(
         node=avoided.node,
         source=avoided.source,

@@ -1,5 +1,8 @@
 """What decisions find in the pods of a job, and how often they search."""
 
+import gc
+import weakref
+
 from tests.unit.operator.given import A0, A1, S, a_pod, ended, pending, terminating
 from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.pods import NO_PODS, Pods, cached_with_pods
@@ -63,6 +66,24 @@ def test_a_result_is_kept_with_the_pods_and_for_its_arguments():
     assert [on_node(first, "node-a0"), on_node(first, "node-a0"), on_node(first, "node-a1")] == [(A0,), (A0,), (A1,)]
     assert on_node(same, "node-a0") == (A0,)
     assert searched == [(first, "node-a0"), (first, "node-a1"), (same, "node-a0")]
+
+
+def test_pods_that_are_replaced_are_freed_at_once():
+    """A job of thousands of pods has new ones at each change, and the garbage collector rarely runs."""
+
+    class Result:
+        pass
+
+    pods, result = Pods((A0, A1, S)), Result()
+    assert pods.alive is pods
+    assert pods.unended.without_node == ()
+    pods.found["a result"], kept = result, weakref.ref(result)
+    gc.disable()
+    try:
+        del pods, result
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 def test_no_result_is_kept_with_the_empty_pods_that_all_jobs_share():
