@@ -353,6 +353,9 @@ def _new_record(previous: Optional[int]) -> Optional[int]:
 
 
 def _ended() -> list[tuple[int, int]]:
+    """The ended children with their statuses, those killed by SIGKILL first: others may have ended because of them, and
+    the kernel returns children in the order of their creation.
+    """
     ended = []
     with contextlib.suppress(ChildProcessError):  # there are no children
         while True:
@@ -360,7 +363,7 @@ def _ended() -> list[tuple[int, int]]:
             if pid == 0:
                 break
             ended.append((pid, status))
-    return ended
+    return sorted(ended, key=lambda entry: os.waitstatus_to_exitcode(entry[1]) != -signal.SIGKILL)
 
 
 def _has_ended_child() -> bool:

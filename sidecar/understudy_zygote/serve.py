@@ -215,13 +215,17 @@ class Zygote:
         return program
 
     def _reap(self) -> None:
-        while True:
-            try:
+        """Report the ended workers, those killed by SIGKILL first: others may have ended because of them, and the
+        kernel returns children in the order of their creation.
+        """
+        ended = []
+        with contextlib.suppress(ChildProcessError):  # there are no children
+            while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+                if pid == 0:
+                    break
+                ended.append((pid, status))
+        for pid, status in sorted(ended, key=lambda entry: os.waitstatus_to_exitcode(entry[1]) != -signal.SIGKILL):
             _send(self._control, {"ended": pid, "status": status})
 
 

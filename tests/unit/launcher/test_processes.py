@@ -97,6 +97,21 @@ def test_a_stopped_worker_and_its_children_run_no_more_and_can_be_killed(run: Ru
     assert ended.signal == "SIGKILL"
 
 
+def test_of_workers_that_have_ended_a_killed_one_comes_first(run: Run) -> None:
+    """The others may have ended because of it, and the first that the sidecar learns of becomes the cause."""
+    # given an older worker that has exited, and a newer one that was killed after it
+    running = run("sleep", "600")
+    running.spawn(1)
+    older, newer = (survivor.pid for survivor in running.workers.survivors())
+    os.kill(older, signal.SIGTERM)
+    os.waitid(os.P_PID, older, os.WEXITED | os.WNOWAIT)
+    os.kill(newer, signal.SIGKILL)
+    os.waitid(os.P_PID, newer, os.WEXITED | os.WNOWAIT)
+    # when both are reaped at once, then the killed one comes first
+    ended = [event for event in running.workers.reap() if isinstance(event, WorkerEnded)]
+    assert [(event.local_rank, event.signal) for event in ended] == [(1, "SIGKILL"), (0, "SIGTERM")]
+
+
 def test_a_worker_that_never_steps_reports_no_step(run: Run) -> None:
     running = run(sys.executable, "-c", STEP)
     running.reap_all()

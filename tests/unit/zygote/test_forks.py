@@ -19,7 +19,7 @@ from tests.unit.zygote.forking import Forking, fresh
 from understudy_launcher import events as e
 from understudy_launcher.log_process import Outputs
 from understudy_launcher.step_page import StepFiles
-from understudy_launcher.zygote import ForkRequest
+from understudy_launcher.zygote import ForkRequest, WorkerStatus
 
 
 def write(folder: Path, **files: str) -> None:
@@ -352,6 +352,24 @@ def test_a_frozen_zygote_is_given_up_and_ended(folder: Path, forking: Make, monk
     gone = forks.hear(e.ZygoteLost)
     assert gone == e.ZygoteLost("it did not fork within 0.2 s", is_final=False)
     os.waitpid(frozen, 0)
+
+
+def test_of_workers_that_have_ended_a_killed_one_is_reported_first(folder: Path, forking: Make) -> None:
+    """The others may have ended because of it, and the first that the launcher learns of becomes the cause."""
+    end_with_1 = "signal.signal(signal.SIGTERM, lambda *_: os._exit(1))"
+    write(folder, train=f"import os, signal, time; {end_with_1}; print('runs', flush=True); time.sleep(600)")
+    forks = forking("train.py")
+    older, newer = forks.fork(0, 1)
+    wait_for(lambda: forks.said()[0] == "runs\nruns\n", "both workers to run")
+    # given a zygote that has not looked since the older worker exited and the newer one was killed
+    os.kill(forks.zygote.pid, signal.SIGSTOP)
+    os.kill(older, signal.SIGTERM)
+    wait_for(lambda: not alive(older), "the end of the older worker")
+    os.kill(newer, signal.SIGKILL)
+    wait_for(lambda: not alive(newer), "the end of the newer worker")
+    # when it looks, then it reports the killed one first
+    os.kill(forks.zygote.pid, signal.SIGCONT)
+    assert [forks.hear(WorkerStatus) for _ in range(2)] == [WorkerStatus(newer, 9), WorkerStatus(older, 1 << 8)]
 
 
 @pytest.fixture
