@@ -61,11 +61,14 @@ def judged(tokens: Sequence[object], header: str | None, versions: Mapping[float
 
 
 class Answers(Counter[str]):
-    """Answers by kind, and the time of the last answer with status 200 of each address (time.monotonic())."""
+    """Answers by kind. For each address: when the last request was sent that got status 200 (time.monotonic()).
+
+    Not when its answer arrived: on a busy machine a client notices an answer milliseconds later.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.response_times: dict[str, float] = {}
+        self.request_times: dict[str, float] = {}
 
 
 def ensure_libraries(cluster: Cluster) -> Path:
@@ -318,6 +321,7 @@ async def _ask_all(job: RlJob, seen: Answers, is_done: threading.Event) -> None:
 
 async def _ask(session: aiohttp.ClientSession, address: str, versions: Mapping[float, int], seen: Answers) -> None:
     while True:
+        sent_at = time.monotonic()
         try:
             async with session.post(f"http://{address}:{GATEWAY_PORT}/generate", json={"tokens": 5}) as response:
                 body = await response.text()
@@ -329,5 +333,5 @@ async def _ask(session: aiohttp.ClientSession, address: str, versions: Mapping[f
             seen[f"status {response.status}"] += 1
             await asyncio.sleep(0.05)
             continue
-        seen.response_times[address] = time.monotonic()
+        seen.request_times[address] = sent_at
         seen[judged(json.loads(body)["tokens"], response.headers.get("Understudy-Weight-Version"), versions)] += 1

@@ -184,7 +184,7 @@ def test_a_server_behind_a_partition_is_recreated_and_answers_no_client_meanwhil
     with clients(job) as seen:
         job.wait_for_whole_updates(2)
         cut = job.pods("rollout")[1]
-        wait_until("it answers clients", lambda: cut["status"]["podIP"] in seen.response_times, 30, seen=lambda: seen)
+        wait_until("it answers clients", lambda: cut["status"]["podIP"] in seen.request_times, 30, seen=lambda: seen)
         # when its node is cut off in mid transfer
         job.wait_for_transfer()
         (trainer,) = job.pods("trainer")
@@ -204,4 +204,4 @@ def test_a_server_behind_a_partition_is_recreated_and_answers_no_client_meanwhil
             assert weights["state"] in ("Updating", "Uncertain")
         job.wait_for_whole_updates(2)
         # and has admitted no weights since
-        assert seen.response_times[cut["status"]["podIP"]] < cut_at
+        assert seen.request_times[cut["status"]["podIP"]] < cut_at

@@ -1,6 +1,7 @@
 """The checks of answers by the RL example's clients, and that none of their errors is lost."""
 
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
@@ -51,6 +52,7 @@ class Server(HTTPServer):
 
     body = b""
     asked = False
+    answered_at = 0.0  # the last request (time.monotonic())
     headers: dict[str, str]
     got_two_requests: threading.Event  # so the first answer has been checked
 
@@ -62,6 +64,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.asked:
             self.server.got_two_requests.set()
         self.server.asked = True
+        self.server.answered_at = time.monotonic()
         self.send_response(200)
         for name, value in self.server.headers.items():
             self.send_header(name, value)
@@ -96,7 +99,9 @@ def test_answers_are_counted_by_kind(server: Server) -> None:
         assert server.got_two_requests.wait(20)
     assert seen["whole"] > 0
     assert seen.keys() <= {"whole", "broken off"}
-    assert seen.response_times.keys() == {"127.0.0.1"}
+    # and a request counts from when it was sent, before its answer
+    assert seen.request_times.keys() == {"127.0.0.1"}
+    assert seen.request_times["127.0.0.1"] < server.answered_at
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def _up(observed: Observed) -> frozenset[str]:
     """Uids of the pods whose sidecar runs, as the kubelet or the coordinator reports. The coordinator knows it sooner,
     because the watch may be far behind, and every member can take a rank.
     """
-    return frozenset(observed.member_uids).union(pod.uid for pod in observed.pods if pod.sidecar_started)
+    return observed.member_uids.union(pod.uid for pod in observed.pods if pod.sidecar_started)
 
 
 def _has_place(pod: Pod) -> bool:

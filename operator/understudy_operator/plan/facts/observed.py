@@ -1,6 +1,6 @@
 """The facts on which the operator decides: frozen, read from raw objects by observe/read.py."""
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from typing import Any, TypeVar, TypeVarTuple
@@ -118,7 +118,7 @@ class Observed:
         return {member.pod_uid: member.group_rank for member in members if member.group_rank is not None}
 
     @cached_property
-    def member_uids(self) -> Set[str]:
+    def member_uids(self) -> frozenset[str]:
         """The pods that are members according to the newest report."""
         return frozenset() if self.snapshot is None else frozenset(member.pod_uid for member in self.snapshot.members)
 

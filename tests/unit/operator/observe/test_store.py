@@ -189,7 +189,7 @@ def test_an_object_is_read_once_for_each_of_its_states(store: Store):
     assert store.facts_of_job(Kind.POD, JOB, reader, tuple) == ("a",)
     assert read == ["1", "2"]
     # all callers get one object, until one of the job's objects changes
-    assert store.facts_of_job(Kind.POD, JOB, reader, list) is store.facts_of_job(Kind.POD, JOB, reader, list)
+    assert store.facts_of_job(Kind.POD, JOB, reader, tuple) is store.facts_of_job(Kind.POD, JOB, reader, tuple)
     store.put(Kind.POD, a_raw("b"))
     assert store.facts_of_job(Kind.POD, JOB, reader, tuple) == ("a", "b")
     store.remove(Kind.POD, a_raw("a"))
