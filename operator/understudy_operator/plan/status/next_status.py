@@ -227,13 +227,17 @@ _NO_COUNTS = asdict(NO_COUNTS)
 
 def _without_counts(status: JobStatus) -> tuple[Condition, ...]:
     """The conditions. While a job starts, the reason of some is the phase, and Ready counts the pods whose workers run.
-    SparesReady always counts the spares.
+    Ready counts them in a recovery, too, and SparesReady always counts the spares.
     """
+
+    def counts(entry: Condition) -> bool:
+        return entry.type == "SparesReady" or (entry.type == "Ready" and entry.reason == "Recovering")
+
     return tuple(
         replace(entry, reason="", message="")
         if entry.reason in _BEFORE_THE_START
         else replace(entry, message="")
-        if entry.type == "SparesReady"
+        if counts(entry)
         else entry
         for entry in status.conditions
     )

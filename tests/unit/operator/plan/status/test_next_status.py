@@ -503,6 +503,23 @@ def test_other_changes_are_written_at_once(changes: dict[str, Any]) -> None:
     assert is_news(STARTS, status)
 
 
+def test_workers_that_run_again_one_after_another_in_a_recovery_cost_a_write_a_second() -> None:
+    # given a recovery in which no worker runs yet, as status records
+    recovery = a_recovery(NOW - 1)
+    none = [member(A0, 0, WorkersState.STARTING), member(A1, 1, WorkersState.STARTING), member(S, None)]
+    before = after(in_round(0), a_snapshot(none, number=1, recoveries=[recovery]))
+    assert condition(before, "Ready")["message"] == "the workers of 0 of 2 pods run"
+    # when the workers of one pod run, and then those of all, then this waits
+    for members in ([member(A0, 0), *none[1:]], [member(A0, 0), member(A1, 1), none[2]]):
+        status = after(before, a_snapshot(members, number=1, recoveries=[recovery]))
+        assert condition(status, "Ready")["message"] != condition(before, "Ready")["message"]
+        assert not is_worth_writing(a_status(before), a_status(status), NOW, written_at=NOW - 0.9)
+        assert is_worth_writing(a_status(before), a_status(status), NOW, written_at=NOW - 1.0)
+    # but the end of the recovery does not
+    ended = after(before, a_snapshot(number=1, recoveries=[a_recovery(NOW - 1, NOW)]))
+    assert is_worth_writing(a_status(before), a_status(ended), NOW, written_at=NOW)
+
+
 def test_another_message_of_a_rejection_is_written_at_once() -> None:
     before, status = (
         structs.replace(STARTS, conditions=(structs.replace(FEW, type="Blocked", message=text),))
