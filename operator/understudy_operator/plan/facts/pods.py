@@ -16,6 +16,26 @@ Ts = TypeVarTuple("Ts")
 _THEMSELVES = object()
 
 
+def cached_with_pods(function: Callable[["Pods", *Ts], T]) -> Callable[["Pods", *Ts], T]:
+    """A function whose results depend only on its arguments, and are kept with the pods. They must not be changed, and
+    may be the pods, but not contain them.
+    """
+
+    @wraps(function)
+    def cached(pods: "Pods", *at: *Ts) -> T:
+        if not pods:
+            return function(pods, *at)  # the same object belongs to many jobs
+        key = (function, *at)
+        if key not in pods.found:
+            result = function(pods, *at)
+            pods.found[key] = _THEMSELVES if result is pods else result
+        kept: Any = pods.found[key]
+        answer: T = cast("Any", pods) if kept is _THEMSELVES else kept
+        return answer
+
+    return cached
+
+
 class Pods(tuple[Pod, ...]):
     """Immutable, in the order in which they are given. Several threads may read it: the same facts are found again."""
 
@@ -46,31 +66,38 @@ class Pods(tuple[Pod, ...]):
         return sum(pod.sidecar_started for pod in self)
 
     @property
+    @cached_with_pods
     def alive(self) -> "Pods":
-        return _alive(self)
+        return self.where(lambda pod: pod.alive)
 
     @property
+    @cached_with_pods
     def unended(self) -> "Pods":
-        return _unended(self)
+        return self.where(lambda pod: not pod.ended)
 
     @property
+    @cached_with_pods
     def deleting(self) -> "Pods":
-        return _deleting(self)
+        return self.where(lambda pod: pod.deleting_since is not None)
 
     @property
+    @cached_with_pods
     def without_node(self) -> "Pods":
-        return _without_node(self)
+        return self.where(lambda pod: not pod.node)
 
     @property
+    @cached_with_pods
     def spares(self) -> "Pods":
         """Those that were created as spares."""
-        return _spares(self)
+        return self.where(lambda pod: pod.spare)
 
+    @cached_with_pods
     def with_annotation(self, name: str) -> "Pods":
-        return _with_annotation(self, name)
+        return self.where(lambda pod: name in pod.annotations)
 
+    @cached_with_pods
     def with_label(self, name: str) -> "Pods":
-        return _with_label(self, name)
+        return self.where(lambda pod: name in pod.labels)
 
     def with_uids(self, uids: Collection[str]) -> "Pods":
         return self.where(lambda pod: pod.uid in uids) if uids else NO_PODS
@@ -85,58 +112,3 @@ class Pods(tuple[Pod, ...]):
 
 
 NO_PODS = Pods()
-
-
-def cached_with_pods(function: Callable[[Pods, *Ts], T]) -> Callable[[Pods, *Ts], T]:
-    """A function whose results depend only on its arguments, and are kept with the pods. They must not be changed, and
-    may be the pods, but not contain them.
-    """
-
-    @wraps(function)
-    def cached(pods: Pods, *at: *Ts) -> T:
-        if not pods:
-            return function(pods, *at)  # the same object belongs to many jobs
-        key = (function, *at)
-        if key not in pods.found:
-            result = function(pods, *at)
-            pods.found[key] = _THEMSELVES if result is pods else result
-        kept: Any = pods.found[key]
-        answer: T = cast("Any", pods) if kept is _THEMSELVES else kept
-        return answer
-
-    return cached
-
-
-@cached_with_pods
-def _alive(pods: Pods) -> Pods:
-    return pods.where(lambda pod: pod.alive)
-
-
-@cached_with_pods
-def _unended(pods: Pods) -> Pods:
-    return pods.where(lambda pod: not pod.ended)
-
-
-@cached_with_pods
-def _deleting(pods: Pods) -> Pods:
-    return pods.where(lambda pod: pod.deleting_since is not None)
-
-
-@cached_with_pods
-def _without_node(pods: Pods) -> Pods:
-    return pods.where(lambda pod: not pod.node)
-
-
-@cached_with_pods
-def _spares(pods: Pods) -> Pods:
-    return pods.where(lambda pod: pod.spare)
-
-
-@cached_with_pods
-def _with_annotation(pods: Pods, name: str) -> Pods:
-    return pods.where(lambda pod: name in pod.annotations)
-
-
-@cached_with_pods
-def _with_label(pods: Pods, name: str) -> Pods:
-    return pods.where(lambda pod: name in pod.labels)
