@@ -70,7 +70,7 @@ LIVES: dict[tuple[Case, ...], dict[System, tuple[Case, ...]]] = {
 }
 SIZES = dict.fromkeys(Case, (100, 1000, 5000)) | dict.fromkeys(MANY, (2000,)) | dict.fromkeys((Case.REST,), (5000,))
 SIZES[Case.START] = SIZES[Case.JOBS_CREATE] = SIZES[Case.BESIDE] = (5000,)
-SIZES |= dict.fromkeys(SHIPPED, (1000,)) | {Case.POD: (1,)}
+SIZES |= dict.fromkeys((*SHIPPED, Case.RECREATE, Case.JOBS_RECREATE), (1000,)) | {Case.POD: (1,)}
 
 
 @dataclass(frozen=True)

@@ -118,6 +118,7 @@ def _is_worth_writing(observed: Observed, status: JobStatus, now: float) -> bool
         observed.job.status,
         status,
         now,
+        pods=len(observed.pods),
         has_coordinator=bool(observed.coordination.coordinator_uid),
         written_at=observed.status_written_at,
     )

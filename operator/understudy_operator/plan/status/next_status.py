@@ -59,7 +59,8 @@ from understudy_protocol.observer import Snapshot, SnapshotTime
 
 #: If only progress has changed, or avoided nodes without pods of the job, status is not written more often than this.
 PROGRESS_EVERY_S = 10.0
-#: If only counts of pods have changed, status is not written more often than this.
+#: If only counts of pods have changed, status is not written more often than this (for each thousand pods, if there are
+#: more).
 COUNTS_EVERY_S = 1.0
 #: How long a suspension waits for pods to report that training has ended, if no coordinator responds.
 END_REPORTED_S = 10.0
@@ -172,18 +173,24 @@ def _may_have_ended(observed: Observed, now: float) -> bool:
 
 
 def is_worth_writing(
-    before: JobStatus, status: JobStatus, now: float, *, has_coordinator: bool = True, written_at: float = 0.0
+    before: JobStatus,
+    status: JobStatus,
+    now: float,
+    *,
+    pods: int = 0,
+    has_coordinator: bool = True,
+    written_at: float = 0.0,
 ) -> bool:
     """Whether anything has changed that does not wait, or what waits is due.
 
     The last progress of a coordinator that is lost is written at once: the next one does not know it.
-    written_at: this process's newest write of the status; 0.0: none.
+    pods: the number of the job's pods. written_at: this process's newest write of the status; 0.0: none.
     """
     changed, counts = _changed(before, status), _only_counted(before, status)
     others = changed - counts
     if others and not (has_coordinator and others <= _may_wait(before, status)):
         return True
-    if changed & counts and (written_at > now or is_due(written_at + COUNTS_EVERY_S, now)):
+    if changed & counts and (written_at > now or is_due(written_at + COUNTS_EVERY_S * max(1.0, pods / 1000), now)):
         return True
     if not others:
         return False

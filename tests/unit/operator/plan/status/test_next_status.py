@@ -496,6 +496,13 @@ def test_a_change_of_counts_is_written_a_second_after_the_write_before(changes: 
     assert not is_news(STARTS, status)
 
 
+@pytest.mark.parametrize(("pods", "waits_s"), [(1000, 1.0), (1500, 1.5), (5000, 5.0)])
+def test_the_counts_of_more_than_a_thousand_pods_wait_a_second_for_each_thousand(pods: int, waits_s: float) -> None:
+    status = structs.replace(STARTS, members=Members(2, 1, 1), ready="1/2")
+    assert not is_worth_writing(STARTS, status, NOW, pods=pods, written_at=NOW - waits_s + 0.1)
+    assert is_worth_writing(STARTS, status, NOW, pods=pods, written_at=NOW - waits_s)
+
+
 @pytest.mark.parametrize("changes", NOT_COUNTED.values(), ids=NOT_COUNTED)
 def test_other_changes_are_written_at_once(changes: dict[str, Any]) -> None:
     status = structs.replace(STARTS, **changes)
