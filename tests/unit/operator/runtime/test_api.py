@@ -38,6 +38,12 @@ class Scripted(Api):
         return answer
 
 
+async def all_have_run() -> None:
+    """Each task has gone on as far as it can without an answer."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses that the client asked for; none of them is waited."""
@@ -101,6 +107,44 @@ async def test_a_creation_of_an_existing_object_is_not_repeated():
     with pytest.raises(ApiError):
         await client.create("/api/v1/pods", {})
     assert len(client.sent) == 1
+
+
+@pytest.mark.attack(
+    "A5",
+    "2,000 jobs are created in a namespace, and the API server is slow",
+    before="2,000 creations of Services were on their way, and the API server finished none of them within its timeout",
+)
+async def test_a_namespace_has_at_most_128_creations_on_their_way_and_delays_no_other_namespace():
+    # given 300 creations in one namespace that get no answer
+    client = Scripted(*[ONE] * 302)
+    client.blocked.clear()
+    crowded = [asyncio.create_task(client.create("/api/v1/namespaces/crowded/services", {})) for _ in range(300)]
+    await all_have_run()
+    assert len(client.sent) == 128
+    # when another namespace creates an object, and this one changes one, then both are sent
+    others = [
+        asyncio.create_task(client.create("/api/v1/namespaces/other/services", {})),
+        asyncio.create_task(client.replace("/apis/understudy.dev/v1alpha1/namespaces/crowded/trainingjobs/llm", {})),
+    ]
+    await all_have_run()
+    assert len(client.sent) == 130
+    # and with answers, all are sent
+    client.blocked.set()
+    await asyncio.gather(*crowded, *others)
+    assert len(client.sent) == 302
+
+
+async def test_a_creation_that_waited_for_its_turn_is_not_sent_if_the_lease_is_lost_meanwhile():
+    leads = [True]
+    client = Scripted(*[ONE] * 129, may_write=lambda: leads[0])
+    client.blocked.clear()
+    writes = [asyncio.create_task(client.create("/api/v1/namespaces/crowded/services", {})) for _ in range(129)]
+    await client.requests.wait()
+    leads[0] = False
+    client.blocked.set()
+    results = await asyncio.gather(*writes, return_exceptions=True)
+    assert [type(result) for result in results].count(NotLeading) == 1
+    assert len(client.sent) == 128
 
 
 async def test_no_other_refusal_is_retried():
