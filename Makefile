@@ -178,7 +178,7 @@ bench-scale:  ## measure the cost of a coordinator of up to 100,000 members, wit
 bench-recovery:  ## measure the time from a fault until the training continues, next to its peers, in hours; ARGS="--cases worker --resume" runs a part
 	$(PY) -m benchmarks.recovery $(ARGS)
 
-bench-operator:  ## measure the operator with thousands of pods next to JobSet, in four hours; ARGS as above
+bench-operator:  ## measure the operator with thousands of pods next to JobSet, in three hours; ARGS as above
 	$(PY) -m benchmarks.operator $(ARGS)
 
 bench-nodes:  ## measure the operator's CPU time for changes of nodes (500 jobs on 5,000 nodes), in five minutes; ARGS="--runs 1"

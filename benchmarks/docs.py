@@ -17,7 +17,6 @@ from itertools import groupby
 from pathlib import Path
 
 from benchmarks import tables
-from benchmarks.archived import Archived, read_archived
 from benchmarks.child import CHECKOUT
 from benchmarks.dashboard import GOALS as DASHBOARD
 from benchmarks.detection.goals import GOALS as DETECTION
@@ -27,9 +26,7 @@ from benchmarks.hostile.goals import GOALS as HOSTILE
 from benchmarks.journal import Session, read_sessions
 from benchmarks.nights import night_rows, read_nights
 from benchmarks.nodes import GOALS as NODES
-from benchmarks.operator.goals import BESIDE
 from benchmarks.operator.goals import GOALS as OPERATOR
-from benchmarks.operator.goals import POD as OPERATOR_POD
 from benchmarks.pool.goals import GOALS as POOL
 from benchmarks.records import Record, sum_up
 from benchmarks.recovery.goals import GOALS as RECOVERY
@@ -58,8 +55,6 @@ GOALS: dict[str, Sequence[Goal]] = {
     "rendezvous-sessions": (),
     "recovery": RECOVERY,
     "operator": OPERATOR,
-    "operator-beside": BESIDE,
-    "operator-pod": OPERATOR_POD,
     "dashboard": DASHBOARD,
     "nodes": NODES,
     "detection": DETECTION,
@@ -91,15 +86,15 @@ class Source:
 
     records: Sequence[Record]
     machine: Sequence[tables.Row]
-    measured: str  # the dates, and whether the samples were stored
+    measured: str  # the dates
 
 
-def rewritten(page: str, results: Path, archived: Mapping[str, Archived]) -> str:
+def rewritten(page: str, results: Path) -> str:
     """The page with its tables generated again. Raises UnknownTable."""
-    return _TABLE.sub(lambda match: _table(match, results, archived), page)
+    return _TABLE.sub(lambda match: _table(match, results), page)
 
 
-def _table(match: re.Match[str], results: Path, archived: Mapping[str, Archived]) -> str:
+def _table(match: re.Match[str], results: Path) -> str:
     name, kind = match["name"], match["kind"]
     if of_results := _OF_RESULTS.get((name, kind)):
         file, command, rows = of_results
@@ -110,21 +105,16 @@ def _table(match: re.Match[str], results: Path, archived: Mapping[str, Archived]
     if make is None or name not in GOALS:
         known = ", ".join(f"{some}:{kind}" for some in GOALS for kind in _KINDS)
         raise UnknownTable(f"the page has the marker {name}:{kind}, and there are {known}: fix the marker")
-    return f"{match[1]}{tables.markdown(make(name, _source(name, results, archived)))}\n{match[4]}"
+    return f"{match[1]}{tables.markdown(make(name, _source(name, results)))}\n{match[4]}"
 
 
-def _source(name: str, results: Path, archived: Mapping[str, Archived]) -> Source:
+def _source(name: str, results: Path) -> Source:
     file = results / f"{name}.json"
-    if file.exists():
-        sessions = read_sessions(file)
-        dates = ", ".join(sorted({session.facts["date"] for session in sessions}))
-        return Source(sum_up(x for session in sessions for x in session.samples), _machine_of(sessions), dates)
-    if name not in archived:
+    if not file.exists():
         raise UnknownTable(f"{file} is missing: run `make bench-{name}`, or remove its tables from the page")
-    facts = archived[name].facts
-    rows = [*facts.items(), *([] if "cores" in facts else [("machine", "not recorded")])]
-    rows.append(("samples", "not kept: no number can be computed again"))
-    return Source(archived[name].records, rows, facts["date"])
+    sessions = read_sessions(file)
+    dates = ", ".join(sorted({session.facts["date"] for session in sessions}))
+    return Source(sum_up(x for session in sessions for x in session.samples), _machine_of(sessions), dates)
 
 
 def _machine_of(sessions: Sequence[Session]) -> list[tables.Row]:
@@ -211,9 +201,8 @@ _OF_RESULTS: dict[tuple[str, str], tuple[str, str, Callable[[Path], Sequence[tab
 
 def main() -> int:
     try:
-        archived = read_archived()
         for page in PAGES:
-            page.write_text(rewritten(page.read_text(), RESULTS, archived))
+            page.write_text(rewritten(page.read_text(), RESULTS))
     except UnknownTable as error:
         print(error, file=sys.stderr)
         return 1

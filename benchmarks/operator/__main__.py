@@ -23,10 +23,10 @@ from benchmarks.journal import Journal
 from benchmarks.machine import take_open_files
 from benchmarks.operator import cluster, network
 from benchmarks.operator.exposition import MetricMissing
-from benchmarks.operator.goals import BESIDE, GOALS, POD
+from benchmarks.operator.goals import GOALS
 from benchmarks.operator.jobset_build import Built, ensure_jobset, version
 from benchmarks.operator.kube import Refused
-from benchmarks.operator.plan import NODES, Case, Choice, Session, System, plan
+from benchmarks.operator.plan import NODES, RUNS, Case, Choice, Session, System, plan
 from benchmarks.operator.session import Skipped, measure
 from benchmarks.records import Sample
 from benchmarks.report import add_arguments, open_journal, show
@@ -83,7 +83,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cases", type=listed(Case), default=(), help=some_of(Case))
     parser.add_argument("--systems", type=listed(System), default=(), help=some_of(System))
     parser.add_argument("--sizes", type=sizes, default=(), help="pods, in place of each case's own sizes")
-    parser.add_argument("--runs", type=int, help="of each; the default is 3")
+    parser.add_argument("--runs", type=int, help=f"of each; the default is {RUNS}")
     parser.add_argument("--nodes", type=int, default=NODES, help=f"that kwok plays; the default is {NODES}")
     add_arguments(parser)
     return parser.parse_args()
@@ -110,7 +110,7 @@ def main() -> int:
         return 1
     finally:
         journal.close()
-    show(journal, (*GOALS, *BESIDE, *POD))
+    show(journal, GOALS)
     for line in skipped:
         print(line)
     return 0

@@ -16,8 +16,6 @@ GOALS = (
     Goal("rest", 5000, "cpu_percent", at_most=2.0),
     Goal("start", 5000, "ready_s", at_most=10.0),
     Goal("status", 5000, "seconds", at_most=1.0),
+    Goal("recover-beside", 5000, "wait_s", at_most=0.1),
+    Goal("pod", 1, "pod_bytes", peer="jobset", at_most_ratio=1.25),
 )
-#: Measured in a run of its own, whose samples are kept.
-BESIDE = (Goal("recover-beside", 5000, "wait_s", at_most=0.1),)
-#: Likewise: the sizes do not depend on the machine.
-POD = (Goal("pod", 1, "pod_bytes", peer="jobset", at_most_ratio=1.25),)

@@ -8,15 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.archived import Archived, read_archived
 from benchmarks.docs import PAGES, UnknownTable, rewritten
 from benchmarks.nights import Night, append_night
-from benchmarks.records import Record
 
 CHECKOUT = Path(__file__).resolve().parents[3]
-ARCHIVED = {
-    "rendezvous": Archived({"date": "2026-11-21"}, (Record("understudy", "rest", 1, "rss_mb", "MB", 40, 40, 41, 3),))
-}
 TABLE = "| case | members | metric | understudy |\n| --- | --- | --- | --- |\n"
 
 
@@ -43,16 +38,16 @@ def results(tmp_path: Path) -> Path:
 def test_a_table_is_generated_from_the_samples_of_all_sessions(results: Path) -> None:
     new = page("records", f"{TABLE}| rest | 1 | rss_mb | 40 [39 … 42] (3) |\n")
 
-    assert rewritten(page("records"), results, {}) == new
-    assert rewritten(new, results, {}) == new
+    assert rewritten(page("records"), results) == new
+    assert rewritten(new, results) == new
 
 
 def test_goals_have_tables_too(results: Path) -> None:
-    assert "| rest | 1 | rss_mb | ≤ 45 | 40 | met |" in rewritten(page("goals"), results, {})
+    assert "| rest | 1 | rss_mb | ≤ 45 | 40 | met |" in rewritten(page("goals"), results)
 
 
 def test_the_machine_names_every_session_and_sums_their_minutes(results: Path) -> None:
-    assert rewritten(page("machine"), results, {}) == page(
+    assert rewritten(page("machine"), results) == page(
         "machine",
         "|  |  |\n| --- | --- |\n"
         "| command | `make it` (2026-11-25, commit abc) |\n"
@@ -60,15 +55,6 @@ def test_the_machine_names_every_session_and_sums_their_minutes(results: Path) -
         "| minutes | 2.5 |\n"
         "| cores | 2; 4 |\n",
     )
-
-
-def test_numbers_without_samples_are_marked_until_there_are_results(tmp_path: Path, results: Path) -> None:
-    without = tmp_path / "none"
-    assert "| rest | 1 | rss_mb | 40 [40 … 41] (3) |" in rewritten(page("records"), without, ARCHIVED)
-    assert "| samples | not kept: no number can be computed again |" in rewritten(page("machine"), without, ARCHIVED)
-    assert "| machine | not recorded |" in rewritten(page("machine"), without, ARCHIVED)
-    assert "not kept" not in rewritten(page("machine"), results, ARCHIVED)
-    assert "not recorded" not in rewritten(page("machine"), results, ARCHIVED)
 
 
 def test_the_machine_names_the_cases_and_systems_of_the_plan_without_numbers(tmp_path: Path) -> None:
@@ -87,18 +73,18 @@ def test_the_machine_names_the_cases_and_systems_of_the_plan_without_numbers(tmp
         "| not measured | cases worker-grace, worker-grace-save, worker-store-apart, node-power-off, "
         "node-power-off-store-apart, coordinator-power-off, sigterm-faulty; systems understudy-torchrun, "
         "understudy-no-zygote, torchrun-tuned, nvrx-inprocess; spare-exit of torchrun-optout |\n"
-    ) in rewritten(page("machine", name="recovery"), tmp_path, {})
+    ) in rewritten(page("machine", name="recovery"), tmp_path)
 
 
 def test_nights_of_simulation_come_from_their_committed_file(tmp_path: Path) -> None:
     empty = "<!-- simulation:nights -->\n<!-- end -->"
     none = "<!-- simulation:nights -->\nNone yet: `make test-all` writes benchmarks/results/nights.json.\n<!-- end -->"
-    assert rewritten(empty, tmp_path, {}) == none
+    assert rewritten(empty, tmp_path) == none
     # and a table that was written by hand is replaced
-    assert rewritten(empty.replace("\n", "\n| 2026-11-25 | operator |\n", 1), tmp_path, {}) == none
+    assert rewritten(empty.replace("\n", "\n| 2026-11-25 | operator |\n", 1), tmp_path) == none
     append_night(tmp_path / "nights.json", Night("2026-11-25", "data plane", "41e8486", 0, 700, 120.0))
     row = "| 2026-11-25 | data plane | 41e8486 | 0 | 700 | 2 | none |\n"
-    assert row in rewritten(empty, tmp_path, {})
+    assert row in rewritten(empty, tmp_path)
 
 
 def test_the_headline_states_how_each_fault_is_caused_and_when_it_was_measured(tmp_path: Path) -> None:
@@ -116,7 +102,7 @@ def test_the_headline_states_how_each_fault_is_caused_and_when_it_was_measured(t
     ]
     (tmp_path / "recovery.json").write_text(json.dumps({"sessions": [session(1.0, []) | {"samples": samples}]}))
 
-    assert rewritten(page("headline", name="recovery"), tmp_path, {}) == page(
+    assert rewritten(page("headline", name="recovery"), tmp_path) == page(
         "headline",
         "| fault (measured 2026-11-25) | Understudy | NVRx ft_launcher |\n| --- | --- | --- |\n"
         "| SIGKILL to one worker | 0.123 s | not within 60 s (1 try) |\n",
@@ -127,9 +113,9 @@ def test_the_headline_states_how_each_fault_is_caused_and_when_it_was_measured(t
 @pytest.mark.parametrize("kind", ["machine", "costs", "extrapolation", "records"])
 def test_tables_of_fleets_state_until_there_are_results_how_to_get_them(tmp_path: Path, kind: str) -> None:
     none = "None yet: `make bench-fleet` writes benchmarks/results/fleet.json.\n"
-    assert rewritten(page(kind, name="fleet"), tmp_path, {}) == page(kind, none, name="fleet")
+    assert rewritten(page(kind, name="fleet"), tmp_path) == page(kind, none, name="fleet")
     (tmp_path / "fleet.json").write_text(json.dumps({"sessions": [session(60.0, [40.0])]}))
-    assert none not in rewritten(page(kind, none, name="fleet"), tmp_path, {})
+    assert none not in rewritten(page(kind, none, name="fleet"), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -137,19 +123,19 @@ def test_tables_of_fleets_state_until_there_are_results_how_to_get_them(tmp_path
 )
 def test_a_marker_without_a_generator_is_an_error(results: Path, name: str, kind: str) -> None:
     with pytest.raises(UnknownTable, match=f"{name}:{kind}"):
-        rewritten(page(kind, name=name), results, {})
+        rewritten(page(kind, name=name), results)
 
 
 def test_a_table_of_a_benchmark_without_results_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UnknownTable, match="make bench-rendezvous"):
-        rewritten(page("records"), tmp_path, {})
+        rewritten(page("records"), tmp_path)
 
 
 @pytest.mark.parametrize("file", ["docs/contributors/benchmarks.md", "docs/explanation/comparison.md", "README.md"])
 def test_no_number_of_a_table_was_edited_by_hand(file: str) -> None:
     text = (CHECKOUT / file).read_text()
     assert CHECKOUT / file in PAGES
-    assert rewritten(text, CHECKOUT / "benchmarks" / "results", read_archived()) == text, "run `make bench-docs`"
+    assert rewritten(text, CHECKOUT / "benchmarks" / "results") == text, "run `make bench-docs`"
 
 
 def test_every_benchmark_has_its_machine_and_its_numbers_on_the_page() -> None:
