@@ -59,8 +59,8 @@ from understudy_protocol.observer import Snapshot, SnapshotTime
 
 #: If only progress has changed, or avoided nodes without pods of the job, status is not written more often than this.
 PROGRESS_EVERY_S = 10.0
-#: If only counts of pods have changed, status is not written more often than this (for each thousand pods, if there are
-#: more).
+#: If only counts of pods have changed, status is not written more often than this. A job of more than a thousand pods
+#: waits this long for each thousand.
 COUNTS_EVERY_S = 1.0
 #: How long a suspension waits for pods to report that training has ended, if no coordinator responds.
 END_REPORTED_S = 10.0

@@ -21,6 +21,7 @@ from tests.unit.operator.given import (
     S,
     a_job,
     a_pod,
+    a_recovery,
     a_snapshot,
     ended,
     in_round,
@@ -55,7 +56,7 @@ from understudy_operator.plan.leadership.coordination import JOB_DELETED
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.runtime.kept_fields import select_pod_fields
 from understudy_protocol import pod as names
-from understudy_protocol.enums import CloseReason, Fault
+from understudy_protocol.enums import CloseReason, Fault, WorkersState
 from understudy_protocol.membership import Close
 from understudy_protocol.observer import Lost, Snapshot
 
@@ -143,6 +144,24 @@ def test_a_pod_that_is_deleted_under_a_precondition_is_not_patched_by_the_same_p
 
 def _name(intent: PodIntent) -> str:
     return "" if isinstance(intent, CreatePod) else intent.name
+
+
+@pytest.mark.parametrize(("spares", "waits_s"), [(1, 1.0), (1498, 1.5)])
+def test_counts_are_written_later_if_the_job_has_many_pods(spares: int, waits_s: float):
+    # given a recovery in which no worker runs yet, as status records
+    waiting = [replace(S, uid=f"spare-{number}", name=f"spare-{number}") for number in range(spares)]
+    starts = [member(A0, 0, WorkersState.STARTING), member(A1, 1, WorkersState.STARTING)]
+    recovery = a_recovery(NOW - 1)
+    snapshot = a_snapshot(starts, number=1, recoveries=[recovery])
+    facts = observed(a_job(status=in_round(0), spares=spares), (A0, A1, *waiting), snapshot)
+    status = plan_of(facts).status
+    assert status is not None
+    facts = replace(facts, job=replace(facts.job, status=status), status_written_at=NOW)
+    # when the workers of one pod run, then this waits
+    snapshot = a_snapshot([member(A0, 0), starts[1]], number=1, recoveries=[recovery])
+    facts = replace(facts, coordination=replace(facts.coordination, snapshot=snapshot))
+    assert plan_of(facts, NOW + waits_s - 0.1).status is None
+    assert plan_of(facts, NOW + waits_s).status is not None
 
 
 def test_a_job_with_a_refusal_is_reconciled_more_often():

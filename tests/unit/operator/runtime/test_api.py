@@ -139,7 +139,7 @@ async def test_a_creation_that_waited_for_its_turn_is_not_sent_if_the_lease_is_l
     client = Scripted(*[ONE] * 129, may_write=lambda: leads[0])
     client.blocked.clear()
     writes = [asyncio.create_task(client.create("/api/v1/namespaces/crowded/services", {})) for _ in range(129)]
-    await client.requests.wait()
+    await all_have_run()
     leads[0] = False
     client.blocked.set()
     results = await asyncio.gather(*writes, return_exceptions=True)
