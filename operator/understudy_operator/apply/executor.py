@@ -23,7 +23,7 @@ from understudy_operator.apply.parallel import in_parallel, slow_start
 from understudy_operator.apply.pools import PoolExecutor
 from understudy_operator.apply.recovery_objects import RecoveryWriter
 from understudy_operator.apply.subject import ReconciledObject, Subjects, create_controlled, refusals_of
-from understudy_operator.observe.store import Kind, Raw, Store
+from understudy_operator.observe.store import Key, Kind, Raw, Store
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.ownership import object_path_of, object_uid
 from understudy_operator.plan.facts.pods import Pods
@@ -58,6 +58,7 @@ class Executor:
         self._api, self._store, self._steady = api, store, clock.steady
         self.pace = Pace(clock.steady)  # for all writes of a leader, and not only of this executor
         self._unanswered: dict[str, dict[str, _PendingCreation]] = {}  # by job uid and pod name
+        self.followed: set[Key] = set()  # the running jobs, with which each job shares the writes of progress
         self.jobs = JobExecutor(api, store, self.pace)
         self.subjects = Subjects(api, store, self.pace)
         self.pools = PoolExecutor(api, store, self.pace)

@@ -324,6 +324,7 @@ class JobWorker:
             paused=self._retries.paused(self._clock.wall()),
             secret_writes=self._secret_writes,
             status_written_at=self._status_written_at,
+            running_jobs=len(self._executor.followed),
             children=children,
             job_pods=self._job_pods.pods,
             claims=frozenset(self._claims(job)),
@@ -486,12 +487,14 @@ class JobWorker:
                     share = Share(self._key[0], self._message_room)
                     self._link = CoordinatorLink(job.membership, keys, self._coordination, self.enqueue, share)
                     self._link_of = job.membership
+                    self._executor.followed.add(self._key)
                 self._link.follow(follow)
 
     async def _unfollow(self, unfollow: Unfollow) -> None:
         if self._link is not None:
             link, self._link = self._link, None
             self._coordination = link.coordination
+            self._executor.followed.discard(self._key)
             if unfollow.end is not None:
                 await link.end(unfollow.end)
             await link.close()

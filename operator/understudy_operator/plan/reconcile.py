@@ -33,10 +33,10 @@ from understudy_operator.plan.pool.adopting import plan_adoptions, unadopted
 from understudy_operator.plan.pool.claiming import plan_claims
 from understudy_operator.plan.status.events import plan_events
 from understudy_operator.plan.status.next_status import (
-    PROGRESS_EVERY_S,
     attempt_ends_by_suspension,
     is_worth_writing,
     plan_status,
+    progress_every_s,
 )
 from understudy_operator.plan.status.recovery_history import plan_recovery_history
 from understudy_operator.plan.times.reconcile_clock import ReconcileClock
@@ -119,6 +119,7 @@ def _is_worth_writing(observed: Observed, status: JobStatus, now: float) -> bool
         status,
         now,
         pods=len(observed.pods),
+        running_jobs=observed.running_jobs,
         has_coordinator=bool(observed.coordination.coordinator_uid),
         written_at=observed.status_written_at,
     )
@@ -199,4 +200,4 @@ def _at_most_s(observed: Observed, now: ReconcileClock) -> float:
     if queries or unadopted(observed) or (is_searching and observed.job.spec.world is not None):
         return POLL_INTERVAL_S
     makes_steps = observed.snapshot is not None and observed.snapshot.progress is not None
-    return PROGRESS_EVERY_S if makes_steps else MAX_INTERVAL_S
+    return progress_every_s(observed.running_jobs) if makes_steps else MAX_INTERVAL_S

@@ -69,6 +69,7 @@ class Observed:
     paused: Mapping[str, float] = field(default_factory=dict)  # rejected writes (intent_key()) -> time of the retry
     secret_writes: SecretWrites = NO_WRITES
     status_written_at: float = 0.0  # this process's newest write of the status; 0.0: none
+    running_jobs: int = 1  # whose coordinators this process follows
     children: tuple[ChildJob, ...] = ()
     previous_pods: Pods = NO_PODS  # of previous attempts
     job_pods: tuple[Pod, ...] = ()  # of child Jobs, a few that delay them

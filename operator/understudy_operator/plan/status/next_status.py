@@ -58,7 +58,10 @@ from understudy_protocol.enums import Strategy, WorkersState
 from understudy_protocol.observer import Snapshot, SnapshotTime
 
 #: If only progress has changed, or avoided nodes without pods of the job, status is not written more often than this.
-PROGRESS_EVERY_S = 10.0
+#: All running jobs together write progress at most PROGRESS_WRITES_PER_S times a second, as far as each of them still
+#: writes it once in LONGEST_PROGRESS_S.
+PROGRESS_EVERY_S, LONGEST_PROGRESS_S = 10.0, 30.0
+PROGRESS_WRITES_PER_S = 20.0
 #: If only counts of pods have changed, status is not written more often than this. A job of more than a thousand pods
 #: waits this long for each thousand.
 COUNTS_EVERY_S = 1.0
@@ -178,13 +181,15 @@ def is_worth_writing(
     now: float,
     *,
     pods: int = 0,
+    running_jobs: int = 1,
     has_coordinator: bool = True,
     written_at: float = 0.0,
 ) -> bool:
     """Whether anything has changed that does not wait, or what waits is due.
 
     The last progress of a coordinator that is lost is written at once: the next one does not know it.
-    pods: the number of the job's pods. written_at: this process's newest write of the status; 0.0: none.
+    pods: the number of the job's pods. running_jobs: as in Observed. written_at: this process's newest write of the
+    status; 0.0: none.
     """
     changed, counts = _changed(before, status), _only_counted(before, status)
     others = changed - counts
@@ -195,7 +200,12 @@ def is_worth_writing(
     if not others:
         return False
     reported_at = None if before.progress is None else before.progress.at
-    return reported_at is None or is_due(parse_time(reported_at) + PROGRESS_EVERY_S, now)
+    return reported_at is None or is_due(parse_time(reported_at) + progress_every_s(running_jobs), now)
+
+
+def progress_every_s(running_jobs: int) -> float:
+    """The least time between two writes of a job's progress, in seconds."""
+    return min(LONGEST_PROGRESS_S, max(PROGRESS_EVERY_S, running_jobs / PROGRESS_WRITES_PER_S))
 
 
 def is_news(before: JobStatus, status: JobStatus) -> bool:

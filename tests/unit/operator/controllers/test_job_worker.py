@@ -226,6 +226,27 @@ async def test_the_coordinator_of_a_job_that_is_gone_gets_the_end(world: World, 
         await world.until(lambda: links[0].done[-2:] == [DELETED, "closed"])
 
 
+async def test_a_job_counts_as_running_while_the_operator_follows_its_coordinator(world: World, links: list[FakeLink]):
+    # given 399 running jobs
+    world.apply_job(status=APPOINTED)
+    others = {("research", f"other-{number}") for number in range(399)}
+    async with at_work(world):
+        assert world.worker is not None
+        followed = world.worker._executor.followed
+        followed |= others
+        # when the operator follows the coordinator of one more
+        await world.until(lambda: bool(links))
+        # then each plan is for 400 of them
+        job = world.worker._read()
+        assert job is not None
+        assert world.worker._observe(job).running_jobs == 400
+        # and for 399, once it is gone
+        world.delete_job()
+        world.enqueue()
+        await world.until(lambda: world.gone == [KEY])
+        assert followed == others
+
+
 async def test_the_coordinator_of_a_job_that_waits_for_its_deletion_gets_the_end(world: World, links: list[FakeLink]):
     world.apply_job(status=APPOINTED)
     async with at_work(world):

@@ -58,7 +58,7 @@ from understudy_operator.runtime.kept_fields import select_pod_fields
 from understudy_protocol import pod as names
 from understudy_protocol.enums import CloseReason, Fault, WorkersState
 from understudy_protocol.membership import Close
-from understudy_protocol.observer import Lost, Snapshot
+from understudy_protocol.observer import Lost, Snapshot, StepProgress
 
 POLL_INTERVAL_S = 2.0
 MAX_INTERVAL_S = 30.0
@@ -159,6 +159,21 @@ def test_counts_are_written_later_if_the_job_has_many_pods(spares: int, waits_s:
     facts = replace(facts, job=replace(facts.job, status=status), status_written_at=NOW)
     # when the workers of one pod run, then this waits
     snapshot = a_snapshot([member(A0, 0), starts[1]], number=1, recoveries=[recovery])
+    facts = replace(facts, coordination=replace(facts.coordination, snapshot=snapshot))
+    assert plan_of(facts, NOW + waits_s - 0.1).status is None
+    assert plan_of(facts, NOW + waits_s).status is not None
+
+
+@pytest.mark.parametrize(("running_jobs", "waits_s"), [(1, 10.0), (400, 20.0)])
+def test_a_job_that_makes_steps_is_reconciled_when_its_progress_is_due(running_jobs: int, waits_s: float):
+    # given a job whose status has its progress
+    facts = observed(snapshot=a_snapshot(progress=StepProgress(1, 1000, NOW)), running_jobs=running_jobs)
+    status = plan_of(facts).status
+    assert status is not None
+    facts = replace(facts, job=replace(facts.job, status=status))
+    assert plan_of(facts).requeue_after_s == waits_s
+    # when it has made a step, then this is written at that time
+    snapshot = a_snapshot(progress=StepProgress(2, 1000, NOW + 1))
     facts = replace(facts, coordination=replace(facts.coordination, snapshot=snapshot))
     assert plan_of(facts, NOW + waits_s - 0.1).status is None
     assert plan_of(facts, NOW + waits_s).status is not None

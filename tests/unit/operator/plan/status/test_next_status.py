@@ -398,6 +398,16 @@ def test_progress_alone_is_written_at_a_limited_rate():
     assert first["progress"] == {"step": 1, "total": 1000, "at": micro_time(NOW)}
 
 
+@pytest.mark.parametrize(("running_jobs", "waits_s"), [(1, 10.0), (200, 10.0), (400, 20.0), (600, 30.0), (5000, 30.0)])
+def test_the_progress_of_many_jobs_is_written_less_often(running_jobs: int, waits_s: float) -> None:
+    before = JobStatus(phase="Running", progress=ProgressStatus(1, at=micro_time(NOW)))
+    status = structs.replace(before, progress=ProgressStatus(2, at=micro_time(NOW + 1)))
+    assert not is_worth_writing(before, status, NOW + waits_s - 0.1, running_jobs=running_jobs)
+    assert is_worth_writing(before, status, NOW + waits_s, running_jobs=running_jobs)
+    # but a change that does not wait is written at once
+    assert is_worth_writing(before, structs.replace(status, phase="Recovering"), NOW + 1, running_jobs=running_jobs)
+
+
 def test_the_newest_snapshots_are_written_with_the_progress():
     saved, copied = SnapshotTime(8, NOW - 2), SnapshotTime(6, NOW - 4)
     reported = a_snapshot(progress=StepProgress(9, 1000, NOW, snapshot=saved, copied=copied))
