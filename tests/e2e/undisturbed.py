@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from tests.cluster import Cluster
+from tests.cluster.commands import Progress
+from tests.cluster.locks import locked
 from tests.e2e.report import NAME, Entry, read_report
 from tests.e2e.training import EXAMPLE, Training
 from tests.ports import free_port
@@ -35,12 +37,12 @@ def undisturbed_losses(cluster: Cluster, steps: int, world_size: int, print_line
     for name in FILES:
         digest.update((EXAMPLE / name).read_bytes())
     kept = cluster.torch_path.parent / "undisturbed" / f"{digest.hexdigest()[:16]}.json"
-    if not kept.exists():
-        print_line(f"training {steps} steps without faults, to compare with: about a minute")
-        kept.parent.mkdir(exist_ok=True)
-        unfinished = kept.with_suffix(f".{os.getpid()}")
-        unfinished.write_text(json.dumps(_train(cluster.torch_path, steps, world_size)))
-        unfinished.rename(kept)
+    with locked(kept.with_suffix(".lock"), Progress()):  # two lanes may need it at once, and two runs are slow
+        if not kept.exists():
+            print_line(f"training {steps} steps without faults, to compare with: about a minute")
+            unfinished = kept.with_suffix(f".{os.getpid()}")
+            unfinished.write_text(json.dumps(_train(cluster.torch_path, steps, world_size)))
+            unfinished.rename(kept)
     losses: list[float] = json.loads(kept.read_text())
     return losses
 
