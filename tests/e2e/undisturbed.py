@@ -37,7 +37,8 @@ def undisturbed_losses(cluster: Cluster, steps: int, world_size: int, print_line
     for name in FILES:
         digest.update((EXAMPLE / name).read_bytes())
     kept = cluster.torch_path.parent / "undisturbed" / f"{digest.hexdigest()[:16]}.json"
-    with locked(kept.with_suffix(".lock"), Progress()):  # two lanes may need it at once, and two runs are slow
+    # Two lanes may need it at once. Two runs at the same time are too slow.
+    with locked(kept.with_suffix(".lock"), Progress(quiet=True)):
         if not kept.exists():
             print_line(f"training {steps} steps without faults, to compare with: about a minute")
             unfinished = kept.with_suffix(f".{os.getpid()}")

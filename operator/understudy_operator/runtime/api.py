@@ -4,9 +4,9 @@ The library's typed models silently drop unknown fields, so this module uses onl
 answered with 429 is sent again at the time that the server names. A creation that met a conflict on a quota is sent
 again, too. Callers handle all other errors.
 
-In each namespace, at most CREATIONS creations are on their way at once. If the API server gets more of them than it can
-do within its timeout (34 s), it works on all of them and finishes none: so it was with 2,000 Services, each of which
-gets an IP address. Another namespace does not wait, because creations in one may wait for an admission webhook there.
+In each namespace, at most CREATIONS creations are on their way at once. If the API server gets more than it can finish
+within its timeout of 34 s, it works on all of them and finishes almost none. This happened with 2,000 Services that get
+IP addresses. The limit is for each namespace, because an admission webhook of one may answer late.
 """
 
 import asyncio

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.unit.idle import run_until_idle
 from understudy_operator.apply.parallel import slow_start
 from understudy_operator.plan.facts.refusals import Refusal
 
-AT_ONCE = 256
+AT_ONCE = 64
 FIRST_AT_ONCE = 4
 
 
@@ -34,11 +35,6 @@ class Server:
         for item in items or tuple(self.waiting):
             self.waiting[item].set_result(refusal)
         await run_until_idle()
-
-
-async def run_until_idle() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 async def begun(server: Server, count: int, now: Callable[[], float] = lambda: 0.0) -> asyncio.Task[list[Refusal]]:

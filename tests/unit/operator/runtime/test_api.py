@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from kubernetes.aio.client import ApiClient
 
+from tests.unit.idle import run_until_idle
 from understudy_operator.runtime.api import Api, ApiError, NotLeading, ObjectList, Query, Raw
 
 ATTEMPTS = 5
@@ -36,12 +37,6 @@ class Scripted(Api):
         if isinstance(answer, Exception):
             raise answer
         return answer
-
-
-async def all_have_run() -> None:
-    """Each task has gone on as far as it can without an answer."""
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 @pytest.fixture
@@ -119,14 +114,14 @@ async def test_a_namespace_has_at_most_128_creations_on_their_way_and_delays_no_
     client = Scripted(*[ONE] * 302)
     client.blocked.clear()
     crowded = [asyncio.create_task(client.create("/api/v1/namespaces/crowded/services", {})) for _ in range(300)]
-    await all_have_run()
+    await run_until_idle()
     assert len(client.sent) == 128
     # when another namespace creates an object, and this one changes one, then both are sent
     others = [
         asyncio.create_task(client.create("/api/v1/namespaces/other/services", {})),
         asyncio.create_task(client.replace("/apis/understudy.dev/v1alpha1/namespaces/crowded/trainingjobs/llm", {})),
     ]
-    await all_have_run()
+    await run_until_idle()
     assert len(client.sent) == 130
     # and with answers, all are sent
     client.blocked.set()
@@ -139,7 +134,7 @@ async def test_a_creation_that_waited_for_its_turn_is_not_sent_if_the_lease_is_l
     client = Scripted(*[ONE] * 129, may_write=lambda: leads[0])
     client.blocked.clear()
     writes = [asyncio.create_task(client.create("/api/v1/namespaces/crowded/services", {})) for _ in range(129)]
-    await all_have_run()
+    await run_until_idle()
     leads[0] = False
     client.blocked.set()
     results = await asyncio.gather(*writes, return_exceptions=True)

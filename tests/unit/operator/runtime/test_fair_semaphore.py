@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from tests.unit.idle import run_until_idle
 from understudy_operator.runtime.fair_semaphore import Crowded, FairSemaphore
 
 
@@ -13,11 +14,6 @@ async def request_place(visits: FairSemaphore, *addresses: str) -> list["asyncio
     tasks = [asyncio.create_task(visits.acquire(address), name=address) for address in addresses]
     await run_until_idle()
     return tasks
-
-
-async def run_until_idle() -> None:
-    for _ in range(3):
-        await asyncio.sleep(0)
 
 
 def done(tasks: Iterable["asyncio.Task[None]"]) -> list[str]:
