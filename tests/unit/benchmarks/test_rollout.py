@@ -12,6 +12,7 @@ from benchmarks.records import Sample, sum_up
 from benchmarks.rollout.__main__ import CASES, GATEWAY, measure, measure_gateway
 from benchmarks.rollout.goals import GOALS
 from benchmarks.rollout.load import Load, RequestFailed
+from tests.unit.tcp_server import tcp_server
 
 SYSTEMS = {"direct", "understudy", "nginx"}
 
@@ -53,20 +54,14 @@ def test_measured_runs_are_not_repeated() -> None:
 
 
 async def test_an_answer_with_another_status_ends_the_benchmark() -> None:
-    callers = list[asyncio.StreamWriter]()
-
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        callers.append(writer)
         with suppress(asyncio.IncompleteReadError, ConnectionError):  # most connections are closed without a request
             await reader.readuntil(b"\r\n\r\n")
             writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")
 
-    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
-        load = Load([server.sockets[0].getsockname()[1]], streamed=False)
+    async with tcp_server(refuse) as (_, port):
+        load = Load([port], streamed=False)
         await load.connect()
         with pytest.raises(RequestFailed, match="503 Service Unavailable"):
             await load.run(50, 0.1)
         load.close()
-        for caller in callers:
-            caller.close()
-        await asyncio.gather(*(caller.wait_closed() for caller in callers), return_exceptions=True)

@@ -223,7 +223,7 @@ async def test_of_many_connections_only_the_newest_64_stay() -> None:
         silent = [await asyncio.open_unix_connection(str(job.socket)) for _ in range(100)]
         assert await reported(*await asyncio.open_unix_connection(str(job.socket))) == b"taken\n"
         # then the sidecar has ended the oldest connections
-        async with asyncio.timeout(2.0):
+        async with asyncio.timeout(30):
             assert [await reader.read() for reader, _ in silent[:37]] == [b""] * 37
         assert not any(reader.at_eof() for reader, _ in silent[37:])
         for _, writer in silent:

@@ -39,6 +39,8 @@ KNOWN = {
     for module in (membership, observer, adoption, handshake)
     for name, cls in wire.message_types(module).items()
 }
+#: Seconds; less than the server's own limit of 5 s.
+AT_ONCE_S = 4.0
 WELCOME = m.Welcome(NO_ROUND, pod_uid=SERVER_POD)
 
 #: Ports that healthy members report: each a different one.
@@ -181,7 +183,7 @@ class HealthyMember:
         self._handler, self._link = served.handler, link
         self._there = served.handler.links[-1]
 
-    async def assert_served(self, limit_s: float = 1.0) -> None:
+    async def assert_served(self, limit_s: float = AT_ONCE_S) -> None:
         """The server receives its message and answers at once, on the same connection as before."""
         number = next(PORTS)
         await self._link.send(m.Port(number))
@@ -209,7 +211,7 @@ async def serving(
 async def begin(link: Socket, as_caller: HandshakeCaller, answered_by: str = SERVER_POD) -> SealedCaller | None:
     """The caller's side of the handshake; None if the server hangs up on the Hello."""
     await link.send_str(wire.encode(as_caller.hello))
-    received = await link.receive(2.0)
+    received = await link.receive(AT_ONCE_S)
     if received.type is not aiohttp.WSMsgType.TEXT:
         return None
     pod_uid, session = as_caller.finish(wire.decode(received.data, KNOWN))
@@ -238,7 +240,7 @@ def join(uid: str = MEMBER_POD) -> str:
     return wire.encode(m.Join(uid, uid, "node", "10.0.0.1", 0, NO_ROUND, None, WorkersState.IDLE, 4000))
 
 
-async def until(holds: Callable[[], object], limit_s: float = 5.0) -> None:
+async def until(holds: Callable[[], object], limit_s: float = 30.0) -> None:
     for _ in range(int(limit_s / 0.01)):
         if holds():
             return
@@ -247,11 +249,11 @@ async def until(holds: Callable[[], object], limit_s: float = 5.0) -> None:
 
 
 async def closed_by_server(link: Socket | SealedCaller) -> bool:
-    frame = await (link.socket if isinstance(link, SealedCaller) else link).receive(2.0)
+    frame = await (link.socket if isinstance(link, SealedCaller) else link).receive(AT_ONCE_S)
     return frame.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED)
 
 
-async def ended(sock: socket.socket, limit_s: float = 2.0) -> bytes:
+async def ended(sock: socket.socket, limit_s: float = AT_ONCE_S) -> bytes:
     """The bytes that arrive on a bare connection until its end. Raises TimeoutError if it does not end."""
     loop, received = asyncio.get_running_loop(), b""
     async with asyncio.timeout(limit_s):

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from enum import Enum
 
+from tests.unit.tcp_server import tcp_server
 from understudy_protocol.frames import Frames, Opcode, frame
 from understudy_sidecar.client import Address
 
@@ -76,7 +77,6 @@ class Relay:
 @asynccontextmanager
 async def relayed(target: Address, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[Relay]:
     relay = Relay(target)
-    server = await asyncio.start_server(relay.serve, host, port)
-    relay.address = Address(*server.sockets[0].getsockname())
-    async with server:
+    async with tcp_server(relay.serve, host, port) as address:
+        relay.address = Address(*address)
         yield relay

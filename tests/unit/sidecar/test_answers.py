@@ -24,6 +24,7 @@ from tests.unit.sidecar.recording_handler import (
     ended,
     until,
 )
+from tests.unit.tcp_server import tcp_server
 from understudy_protocol import membership as m
 from understudy_protocol import wire
 from understudy_protocol.enums import NO_CONFIG, CloseReason, Term
@@ -157,8 +158,7 @@ async def test_a_server_that_is_no_sidecar_is_skipped(served: ServedSidecar, ans
         received.append(await reader.read())
         writer.close()
 
-    server = await asyncio.start_server(answering_so, "127.0.0.1", 0)
-    async with server, dialing(Address(*server.sockets[0].getsockname()), at(served)) as calls:
+    async with tcp_server(answering_so) as address, dialing(Address(*address), at(served)) as calls:
         await until(lambda: calls.ups)
         assert calls.downs == 0
         assert not any(sent.startswith(b"\x81") for sent in received)  # no text message: not even a Hello
@@ -180,8 +180,7 @@ async def test_an_address_whose_answers_differ_fills_no_log(
         writer.close()
 
     # given an address with another number in each answer
-    server = await asyncio.start_server(answering_differently, "127.0.0.1", 0)
-    async with server, dialing(Address(*server.sockets[0].getsockname())):
+    async with tcp_server(answering_differently) as address, dialing(Address(*address)):
         # when a member has called it 50 times
         await until(lambda: calls_of_a_member >= 50)
     # then the log has five lines
@@ -212,10 +211,9 @@ async def test_an_address_that_answers_late_delays_a_member_by_7_s_at_most(serve
         writer.close()
 
     # given an address that answers the request after 2.5 s, and the Hello never
-    server = await asyncio.start_server(late, "127.0.0.1", 0)
     began = asyncio.get_running_loop().time()
     # when a member calls this address first
-    async with server, dialing(Address(*server.sockets[0].getsockname()), at(served)) as calls:
+    async with tcp_server(late) as address, dialing(Address(*address), at(served)) as calls:
         await until(lambda: calls.ups, 10.0)
     # then it gives up 3 s after the answer, and calls the next address
     assert 5.5 <= asyncio.get_running_loop().time() - began < 7.0

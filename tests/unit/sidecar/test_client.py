@@ -18,6 +18,7 @@ from tests.unit.sidecar.calling import Calls, at, dialing, refusing
 from tests.unit.sidecar.recording_handler import WELCOME, ServedSidecar, ended, serving, until
 from tests.unit.sidecar.relay import Relay
 from tests.unit.sidecar.silent_network import THERE, Cable, cable, may_lay_cables
+from tests.unit.tcp_server import tcp_server
 from tests.unit.virtual_time import in_virtual_time
 from understudy_protocol import membership as m
 from understudy_protocol import wire
@@ -189,8 +190,8 @@ async def test_a_duplicate_of_the_socket_keeps_no_connection_alive_that_was_ende
                 served.handler.links[0].cut()
             else:
                 calls.client.hangup()
-            await until(lambda: served.handler.dropped_links == [False], limit_s=1.0)
-            await ended(duplicate, limit_s=1.0)
+            await until(lambda: served.handler.dropped_links == [False])
+            await ended(duplicate)
             with pytest.raises(OSError, match=r"pipe|reset|not connected"):
                 duplicate.send(b"x")
         finally:
@@ -250,8 +251,7 @@ async def behind(far: Cable, served: ServedSidecar) -> AsyncIterator[Address]:
     """The address of a sidecar at the far end of a cable."""
     relay, listener = Relay(at(served)), far.socket()
     listener.bind((THERE, 0))
-    server = await asyncio.start_server(relay.serve, sock=listener)
-    async with server:
+    async with tcp_server(relay.serve, listener=listener):
         yield Address(THERE, listener.getsockname()[1], is_pod=False)
         relay.cut()
 

@@ -19,6 +19,7 @@ import pytest
 
 from tests.unit.sidecar.copying import PAGE, R0, R1, CopyingPod, copying_pods, until
 from tests.unit.sidecar.relay import relayed
+from tests.unit.tcp_server import tcp_server
 from understudy_launcher.snapshot_memory import pass_no_files
 from understudy_protocol.copies import RequestCopy, SendCopies
 from understudy_protocol.enums import NO_ROUND, RoundToken
@@ -402,14 +403,19 @@ class ByteRelay:
     """Forwards bytes, and inverts one bit after so many bytes in one direction; -1: none."""
 
     def __init__(self, port: int) -> None:
-        self._port, self.tasks = port, list[asyncio.Task[None]]()
+        self._port = port
         self.flips_to_called = self.flips_to_caller = -1
         self.flipped = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         called, to_called = await asyncio.open_connection("127.0.0.1", self._port)
-        self.tasks.append(asyncio.create_task(self._forward(reader, to_called, self.flips_to_called)))
-        self.tasks.append(asyncio.create_task(self._forward(called, writer, self.flips_to_caller)))
+        try:
+            await asyncio.gather(
+                self._forward(reader, to_called, self.flips_to_called),
+                self._forward(called, writer, self.flips_to_caller),
+            )
+        finally:
+            to_called.transport.abort()
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, flips: int) -> None:
         before = 0
@@ -429,12 +435,8 @@ async def relayed_by_bytes(pod: CopyingPod) -> AsyncIterator[ByteRelay]:
     """A relay at the address of this pod, whose server moves to another port."""
     await pod.server.close(0.0)
     relay = ByteRelay(await pod.server.listen(0, "127.0.0.1"))
-    server = await asyncio.start_server(relay.serve, "127.0.0.1", pod.port)
-    async with server:
+    async with tcp_server(relay.serve, port=pod.port):
         yield relay
-        for task in relay.tasks:
-            task.cancel()
-        await asyncio.gather(*relay.tasks, return_exceptions=True)
 
 
 @pytest.mark.attack("C1", "a relay that changes a copy between two pods", before="there were no copies")
@@ -496,21 +498,16 @@ async def test_a_relay_at_the_address_of_another_pod_gets_no_copies(caplog: pyte
 async def test_an_address_that_sends_byte_by_byte_is_left_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     # given an address that sends another byte long before a call without progress counts as broken
     monkeypatch.setattr(peer_calls, "ANSWER_S", 0.5)
-    has_left = asyncio.Event()
 
     async def trickle(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while not has_left.is_set():
+        while True:
             writer.write(b"H")
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(has_left.wait(), 0.02)
-        writer.close()
+            await asyncio.sleep(0.02)
 
-    async with await asyncio.start_server(trickle, "127.0.0.1", 0) as server, asyncio.timeout(10):
-        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with tcp_server(trickle) as (host, port), asyncio.timeout(10):
         # then the call ends in time
         with pytest.raises(CallFailed, match=r"timed out|it has not answered within 0\.5 s"):
-            await asyncio.to_thread(call, address, bytes(range(32)), "job-uid", "uid-0", SendCopies(R0, 0))
-        has_left.set()
+            await asyncio.to_thread(call, f"{host}:{port}", bytes(range(32)), "job-uid", "uid-0", SendCopies(R0, 0))
 
 
 def _kept_slot(pod: CopyingPod) -> int:

@@ -25,6 +25,7 @@ from tests.unit.sidecar.recording_handler import (
     until,
     warnings,
 )
+from tests.unit.tcp_server import tcp_server
 from understudy_protocol.frames import Opcode, frame
 from understudy_protocol.pod import MEMBERSHIP_PATH
 from understudy_protocol.upgrade import accept
@@ -120,12 +121,9 @@ async def test_a_member_leaves_an_address_that_sends_without_end(
         writer.close()
         await reading
 
-    server = await asyncio.start_server(flood, "127.0.0.1", 0)
-    address = server.sockets[0].getsockname()
-    async with dialing(Address(*address), at(served)) as calls:
+    async with tcp_server(flood) as address, dialing(Address(*address), at(served)) as calls:
         await until(lambda: calls.ups)
         assert len(received) < UNPROVEN_BYTES, "a Hello at most, and no PONG"
-    server.close()
 
 
 @pytest.mark.attack("D1", "a dialed address that always has something unread", before="its time began again and again")
@@ -144,10 +142,8 @@ async def test_a_member_extends_the_time_of_an_address_once(
         await reader.read()
         writer.close()
 
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    async with dialing(Address(*server.sockets[0].getsockname()), at(served)) as calls:
+    async with tcp_server(accept) as address, dialing(Address(*address), at(served)) as calls:
         await until(lambda: calls.ups)
-    server.close()
 
 
 @pytest.mark.attack("D1", "connections that are reset", before="a line of the log each")

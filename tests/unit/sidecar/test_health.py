@@ -18,6 +18,12 @@ Address = tuple[str, int]
 
 
 @pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No connection is closed because it is idle."""
+    monkeypatch.setattr(health, "LIMIT_S", 3600.0)
+
+
+@pytest.fixture
 async def address() -> AsyncIterator[Address]:
     server = await health.listen(0, "127.0.0.1")
     yield server.sockets[0].getsockname()
@@ -31,6 +37,7 @@ async def test_a_probe_is_answered(address: Address) -> None:
                 assert (response.status, await response.text()) == (200, "ok")
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_probe_is_answered_past_many_idle_connections(address: Address) -> None:
     loop = asyncio.get_running_loop()
     with contextlib.ExitStack() as idle:
@@ -38,7 +45,7 @@ async def test_a_probe_is_answered_past_many_idle_connections(address: Address) 
             sock = idle.enter_context(socket.socket())
             sock.setblocking(False)
             await loop.sock_connect(sock, address)
-        async with asyncio.timeout(1.0):
+        async with asyncio.timeout(30):
             await test_a_probe_is_answered(address)
 
 

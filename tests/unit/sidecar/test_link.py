@@ -140,7 +140,7 @@ async def test_a_peer_that_does_not_end_its_side_is_disconnected(monkeypatch: py
     async with connected() as (link, _peer):
         link.hangup()
         assert not link.has_ended()
-        await until(lambda: link.ends, limit_s=1.0)
+        await until(lambda: link.ends)
         assert link.has_ended()
 
 
@@ -152,7 +152,7 @@ async def test_a_hangup_reaches_the_peer_though_another_process_has_the_socket()
         duplicate = os.dup(transport.get_extra_info("socket").fileno())
         try:
             link.hangup()
-            assert await all_of(peer, limit_s=1.0) == GOODBYE
+            assert await all_of(peer) == GOODBYE
         finally:
             os.close(duplicate)
 
@@ -174,7 +174,7 @@ async def test_flushed_waits_until_all_is_read() -> None:
 async def test_flushed_waits_no_longer_than_its_limit() -> None:
     async with connected() as (link, _peer):
         link.send_encoded(b"x" * (16 << 20))
-        async with asyncio.timeout(1.0):
+        async with asyncio.timeout(30):
             await link.flushed(0.1)
         assert not link.has_ended()
 

@@ -20,6 +20,7 @@ import aiohttp
 import pytest
 
 from tests.unit.sidecar.recording_handler import (
+    AT_ONCE_S,
     HEAD,
     HELLO,
     JOB,
@@ -80,7 +81,7 @@ def waits(served: ServedSidecar, sock: socket.socket) -> bool:
 async def sent_without_the_key(link: Socket, as_caller: HandshakeCaller) -> bool:
     """Whether the server hangs up on a caller that continues after the Answer, which the caller cannot decrypt."""
     await link.send_str(wire.encode(as_caller.hello))
-    assert isinstance(wire.decode((await link.receive(2.0)).data, KNOWN), Answer)
+    assert isinstance(wire.decode((await link.receive(AT_ONCE_S)).data, KNOWN), Answer)
     await link.send_bytes(bytes(16))
     return await closed_by_server(link)
 
@@ -106,7 +107,7 @@ async def test_a_sidecar_refuses_a_handshake_that_was_made_for_another_address(
 async def test_a_recorded_hello_opens_no_session(served: ServedSidecar, first: bytes) -> None:
     async with served.upgraded() as link:
         await link.send_str(wire.encode(RECORDED))
-        assert (await link.receive(2.0)).type is aiohttp.WSMsgType.TEXT  # an Answer that the caller cannot read
+        assert (await link.receive(AT_ONCE_S)).type is aiohttp.WSMsgType.TEXT  # an Answer that the caller cannot read
         await link.send_bytes(first)
         assert await closed_by_server(link)
     assert len(served.handler.links) == 1
@@ -142,7 +143,7 @@ async def test_the_membership_key_and_the_operators_public_key_do_not_prove_that
     async with served.upgraded() as link:
         # when a sidecar answers it
         await link.send_str(wire.encode(hello))
-        answer = wire.decode((await link.receive(2.0)).data, KNOWN)
+        answer = wire.decode((await link.receive(AT_ONCE_S)).data, KNOWN)
         # then the caller has no session: it cannot decrypt the answer, and cannot continue
         with pytest.raises(handshake.NotProven):
             forger.finish(answer)
@@ -187,7 +188,7 @@ async def test_the_first_message_of_a_session_must_be_empty(served: ServedSideca
     async with served.upgraded() as link:
         member = caller()
         await link.send_str(wire.encode(member.hello))
-        _, session = member.finish(wire.decode((await link.receive(2.0)).data, KNOWN))
+        _, session = member.finish(wire.decode((await link.receive(AT_ONCE_S)).data, KNOWN))
         await link.send_bytes(session.seal(join().encode()))
         assert await closed_by_server(link)
     assert len(served.handler.links) == 1
@@ -250,15 +251,16 @@ async def test_a_freeze_of_this_sidecar_evicts_no_caller(
 
 @pytest.mark.parametrize(("members", "stay"), [(0, 128), (64, 256), (10_000, 1000)])
 async def test_of_a_thousand_idle_connections_as_many_stay_as_the_job_may_need_and_members_get_in(
-    members: int, stay: int
+    members: int, stay: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(server_module, "HANDSHAKE_S", 3600.0)  # idle connections are closed only for others
     async with serving(members=members) as served:
         with contextlib.ExitStack() as idle:
             for _ in range(1000):
                 newest = idle.enter_context(served.dialed())
             await until(lambda: waits(served, newest))
             assert len(served.server.waiting_connections) == stay
-            async with asyncio.timeout(1.0), served.member() as link:
+            async with asyncio.timeout(30), served.member() as link:
                 await link.send(m.Port(4001))
                 await until(lambda: m.Port(4001) in served.handler.messages)
             assert waits(served, newest)
@@ -293,7 +295,7 @@ async def test_members_stay_when_the_files_run_out_and_can_join_when_files_are_f
         for _ in range(5):
             await healthy.assert_served()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    async with asyncio.timeout(2.0), served.member():
+    async with asyncio.timeout(30), served.member():
         pass
 
 
@@ -301,11 +303,12 @@ async def test_strangers_take_no_files_from_members(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(server_module, "RESERVED_FILES", resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 50)
+    monkeypatch.setattr(server_module, "HANDSHAKE_S", 3600.0)  # no connection is closed because it is idle
     async with serving() as served:
         with contextlib.ExitStack() as idle:
             for _ in range(200):
                 idle.enter_context(served.dialed())
-            async with asyncio.timeout(1.0), served.member(), served.member():
+            async with asyncio.timeout(30), served.member(), served.member():
                 await until(lambda: len(served.server.callers) <= 50)
     expected = "127.0.0.1 was rejected: no more files can be opened, and it has proved no key yet"
     assert warnings(caplog) == [expected]

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.unit.sidecar.test_strangers import many_files
+from understudy_operator.runtime import probe_server
 from understudy_operator.runtime.probe_server import ProbeServer, Reply
 
 __all__ = ["many_files"]  # a fixture
@@ -20,6 +21,12 @@ async def port() -> AsyncIterator[int]:
     server = ProbeServer(lambda path: Reply(f"you asked for {path}".encode()))
     yield await server.listen(0)
     await server.close()
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No connection is closed because it is idle."""
+    monkeypatch.setattr(probe_server, "HEAD_S", 3600.0)
 
 
 async def ask(port: int, head: bytes = HEAD, address: str = "127.0.0.1") -> bytes:
@@ -80,10 +87,10 @@ async def test_a_kubelet_is_answered_while_many_addresses_connect_and_send_nothi
     holding = [
         asyncio.create_task(hold(f"127.0.{2 + number // 100}.{1 + number % 100}")) for number in range(addresses)
     ]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await all_connected.wait()
-    # when a kubelet asks 20 times, then each answer arrives long before the probe's timeout of 10 s
-    for _ in range(20):
+    # when a kubelet asks five times, then each answer arrives long before the probe's timeout of 10 s
+    for _ in range(5):
         async with asyncio.timeout(5.0):
             assert (await ask(port)).startswith(b"HTTP/1.1 200 OK")
     for task in holding:
@@ -91,6 +98,7 @@ async def test_a_kubelet_is_answered_while_many_addresses_connect_and_send_nothi
     await asyncio.gather(*holding, return_exceptions=True)
 
 
+@pytest.mark.usefixtures("patient")
 async def test_connections_beyond_the_limit_close_the_oldest(port: int) -> None:
     # given the maximum number of silent connections, each from another address
     with contextlib.ExitStack() as stack:
@@ -100,7 +108,7 @@ async def test_connections_beyond_the_limit_close_the_oldest(port: int) -> None:
         ]
         # when one more is opened, then only the first one is closed
         stack.enter_context(await connected(port, "127.0.9.1"))
-        async with asyncio.timeout(1.0):
+        async with asyncio.timeout(30):
             with contextlib.suppress(ConnectionResetError):
                 assert await asyncio.get_running_loop().sock_recv(kept[0], 1) == b""
         with pytest.raises(BlockingIOError):
@@ -129,11 +137,12 @@ async def test_a_connection_without_a_whole_head_is_closed_after_2_s(port: int, 
         assert loop.time() - began > 1.5
 
 
+@pytest.mark.usefixtures("patient")
 async def test_an_endless_head_is_not_kept(port: int) -> None:
     loop = asyncio.get_running_loop()
     with await connected(port, "127.0.0.1") as kept:
         with contextlib.suppress(ConnectionError):
             await loop.sock_sendall(kept, b"GET / HTTP/1.1\r\nX: " + b"x" * 5000)
-        async with asyncio.timeout(1.0):
+        async with asyncio.timeout(30):
             with contextlib.suppress(ConnectionResetError):
                 assert await loop.sock_recv(kept, 1) == b""
