@@ -22,7 +22,7 @@ from understudy_protocol import pod
 
 Launch = Callable[..., Launched]
 ESTABLISHED = 1
-AT_ONCE_S = 1.0
+AT_ONCE_S = 5.0
 SLEEPS = ("/bin/sh", "-c", 'echo $$ >> "$HERE/pids"; exec sleep 600')
 
 
