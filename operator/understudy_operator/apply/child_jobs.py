@@ -26,9 +26,9 @@ class JobExecutor:
         """Returns the rejections that the creation of these manifests would get."""
         refusals: list[Refusal] = []
         for manifest in manifests:
-            await self._pace.acquire(owner.namespace, owner.uid)
             try:
-                await self._api.dry_run(collection_path_of(manifest), manifest)
+                async with self._pace.turn(owner.namespace, owner.uid):
+                    await self._api.dry_run(collection_path_of(manifest), manifest)
             except ApiError as error:
                 # Not the template's fault. The creation will show the owner of that name, or the webhook's answer.
                 if error.reason == "AlreadyExists" or NO_DRY_RUN in str(error):
@@ -53,31 +53,31 @@ class JobExecutor:
         return [*refusals, *(refusal for result in await in_parallel(others) for refusal in result)]
 
     async def _create(self, owner: ReconciledObject, intent: CreateJob) -> Refusal | None:
-        await self._pace.acquire(owner.namespace, owner.uid)
         manifest = intent.manifest
         path = collection_path_of(manifest)
-        refusal = await create_controlled(self._api, self._store, Kind.CHILD, path, manifest, intent_key(intent))
+        async with self._pace.turn(owner.namespace, owner.uid):
+            refusal = await create_controlled(self._api, self._store, Kind.CHILD, path, manifest, intent_key(intent))
         if refusal is None:
             log.info("%s/%s created: %s", owner.namespace, manifest["metadata"]["name"], intent.reason)
         return refusal
 
     async def _change_job(self, owner: ReconciledObject, intent: DeleteJob | PatchJob) -> list[Refusal]:
         namespace, path = owner.namespace, f"/apis/batch/v1/namespaces/{owner.namespace}/jobs/{intent.name}"
-        await self._pace.acquire(namespace, owner.uid)
         try:
-            match intent:
-                case DeleteJob(name, uid, reason):
-                    # In the foreground: its pods are deleted before it, and then its name is free for the next Job.
-                    body: Raw = {"preconditions": {"uid": uid}, "propagationPolicy": "Foreground"}
-                    answer = await self._api.delete(path, body)
-                    if answer.get("kind") == "Job":
-                        self._store.put(Kind.CHILD, answer)
-                    log.info("%s/%s deleted: %s", namespace, name, reason)
-                case PatchJob(name, patch, reason, restarts_clock):
-                    if restarts_clock:
-                        await self._api.merge(f"{path}/status", {"status": {"startTime": None}})
-                    self._store.put(Kind.CHILD, await self._api.merge(path, patch))
-                    log.info("%s/%s changed: %s", namespace, name, reason)
+            async with self._pace.turn(namespace, owner.uid):
+                match intent:
+                    case DeleteJob(name, uid, reason):
+                        # In the foreground: its pods are deleted before it, and then its name is free for the next Job.
+                        body: Raw = {"preconditions": {"uid": uid}, "propagationPolicy": "Foreground"}
+                        answer = await self._api.delete(path, body)
+                        if answer.get("kind") == "Job":
+                            self._store.put(Kind.CHILD, answer)
+                        log.info("%s/%s deleted: %s", namespace, name, reason)
+                    case PatchJob(name, patch, reason, restarts_clock):
+                        if restarts_clock:
+                            await self._api.merge(f"{path}/status", {"status": {"startTime": None}})
+                        self._store.put(Kind.CHILD, await self._api.merge(path, patch))
+                        log.info("%s/%s changed: %s", namespace, name, reason)
         except ApiError as error:
             return refusals_of(error, intent)
         return []

@@ -66,9 +66,9 @@ def namespace_of(regarding: Mapping[str, str]) -> str:
 async def send_event(api: Api, pace: Pace, regarding: Mapping[str, str], event: Event) -> None:
     """Raises one of API_FAILURES if the event must be sent again. A rejected event is only logged."""
     namespace = namespace_of(regarding)
-    await pace.acquire(namespace, regarding["uid"])
     try:
-        await api.create(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", event_of(regarding, event))
+        async with pace.turn(namespace, regarding["uid"]):
+            await api.create(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", event_of(regarding, event))
     except ApiError as error:
         if error.status == 429 or error.status >= 500:
             raise
@@ -110,7 +110,8 @@ class Outbox:
     async def _send_all(self) -> None:
         pauses = iter(Backoffs())
         while self._waiting:
-            await self._own_pace.acquire("", "")
+            async with self._own_pace.turn("", ""):
+                pass  # its events are sent one after another
             entry = self._waiting[0]
             added_at, regarding, event = entry
             try:

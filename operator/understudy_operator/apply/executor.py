@@ -66,9 +66,9 @@ class Executor:
     async def remove(self, job: Job, reason: str) -> list[Refusal]:
         """Delete the TrainingJob, after all objects that belong to it."""
         body: Raw = {"preconditions": {"uid": object_uid(job)}, "propagationPolicy": "Foreground"}
-        await self.pace.acquire(job.namespace, job.uid)
         try:
-            await self._api.delete(object_path_of(job), body)
+            async with self.pace.turn(job.namespace, job.uid):
+                await self._api.delete(object_path_of(job), body)
         except ApiError as error:
             return refusals_of(error, Remove())
         log.info("job %s/%s deleted: %s", job.namespace, job.name, reason)
@@ -80,15 +80,15 @@ class Executor:
             return await self._create_secret(intent)
         metadata, (plural, kind) = intent.manifest["metadata"], _PLURALS[intent.manifest["kind"]]
         path = f"/api/v1/namespaces/{metadata['namespace']}/{plural}"
-        await self.pace.acquire(metadata["namespace"], metadata["labels"][names.LABEL_JOB_UID])
-        return await create_controlled(self._api, self._store, kind, path, intent.manifest, intent_key(intent))
+        async with self.pace.turn(metadata["namespace"], metadata["labels"][names.LABEL_JOB_UID]):
+            return await create_controlled(self._api, self._store, kind, path, intent.manifest, intent_key(intent))
 
     async def _create_secret(self, intent: Create) -> Refusal | None:
         """An existing Secret counts as created: its name contains the uid of its owner, so it is that owner's."""
         metadata = intent.manifest["metadata"]
-        await self.pace.acquire(metadata["namespace"], metadata["labels"][names.LABEL_JOB_UID])
         try:
-            await self._api.create(f"/api/v1/namespaces/{metadata['namespace']}/secrets", intent.manifest)
+            async with self.pace.turn(metadata["namespace"], metadata["labels"][names.LABEL_JOB_UID]):
+                await self._api.create(f"/api/v1/namespaces/{metadata['namespace']}/secrets", intent.manifest)
         except ApiError as error:
             if refusal := read_refusal(error.status, str(error), key=intent_key(intent)):
                 return refusal
@@ -98,11 +98,11 @@ class Executor:
 
     async def delete_secret(self, owner: ReconciledObject, intent: DeleteSecret) -> Refusal | None:
         """Returns the rejection; None once the Secret does not exist."""
-        await self.pace.acquire(owner.namespace, owner.uid)
         path = f"/api/v1/namespaces/{owner.namespace}/secrets/{intent.name}"
         try:
-            # With any other policy the API server would answer with the Secret's content.
-            await self._api.delete(path, {"propagationPolicy": "Background"})
+            async with self.pace.turn(owner.namespace, owner.uid):
+                # With any other policy the API server would answer with the Secret's content.
+                await self._api.delete(path, {"propagationPolicy": "Background"})
         except ApiError as error:
             return next(iter(refusals_of(error, intent)), None)
         return None
@@ -166,8 +166,11 @@ class Executor:
         refusals += await slow_start(intents, partial(self._create_pod, owner))
 
     async def _create_pod(self, owner: ReconciledObject, intent: CreatePod) -> Refusal | None:
+        async with self.pace.turn(owner.namespace, owner.uid):
+            return await self._send_pod(owner, intent)
+
+    async def _send_pod(self, owner: ReconciledObject, intent: CreatePod) -> Refusal | None:
         path = f"/api/v1/namespaces/{owner.namespace}/pods"
-        await self.pace.acquire(owner.namespace, owner.uid)
         manifest = intent.manifest
         name = manifest["metadata"]["name"]
         pending = self._unanswered.setdefault(owner.uid, {}).setdefault(name, _PendingCreation(intent))
@@ -212,22 +215,22 @@ class Executor:
         self, owner: ReconciledObject, intent: DeletePod | PatchPod | ReleasePod, refusals: list[Refusal]
     ) -> None:
         namespace, path = owner.namespace, f"/api/v1/namespaces/{owner.namespace}/pods/{intent.name}"
-        await self.pace.acquire(namespace, owner.uid)
         try:
-            match intent:
-                case DeletePod(name, uid, grace_s, reason, version):
-                    body: Raw = {"preconditions": {"uid": uid, "resourceVersion": version}}
-                    if grace_s is not None:
-                        body = {**body, "gracePeriodSeconds": grace_s}
-                    self._after_delete(await self._api.delete(path, body), grace_s)
-                    log.info("%s/%s deleted: %s", namespace, name, reason)
-                case PatchPod(_, labels, annotations):
-                    patch = {"metadata": {"labels": labels, "annotations": annotations}}
-                    self._store.put(Kind.POD, await self._api.merge(path, patch))
-                case ReleasePod(name, uid, finalizers, reason, version):
-                    body = {"metadata": {"uid": uid, "resourceVersion": version, "finalizers": list(finalizers)}}
-                    self._store.put(Kind.POD, await self._api.merge(path, body))
-                    log.info("%s/%s released: %s", namespace, name, reason)
+            async with self.pace.turn(namespace, owner.uid):
+                match intent:
+                    case DeletePod(name, uid, grace_s, reason, version):
+                        body: Raw = {"preconditions": {"uid": uid, "resourceVersion": version}}
+                        if grace_s is not None:
+                            body = {**body, "gracePeriodSeconds": grace_s}
+                        self._after_delete(await self._api.delete(path, body), grace_s)
+                        log.info("%s/%s deleted: %s", namespace, name, reason)
+                    case PatchPod(_, labels, annotations):
+                        patch = {"metadata": {"labels": labels, "annotations": annotations}}
+                        self._store.put(Kind.POD, await self._api.merge(path, patch))
+                    case ReleasePod(name, uid, finalizers, reason, version):
+                        body = {"metadata": {"uid": uid, "resourceVersion": version, "finalizers": list(finalizers)}}
+                        self._store.put(Kind.POD, await self._api.merge(path, body))
+                        log.info("%s/%s released: %s", namespace, name, reason)
         except ApiError as error:
             refusals += refusals_of(error, intent)
 

@@ -25,9 +25,9 @@ class InjectedJobExecutor:
         path = f"/apis/{API_VERSION}/namespaces/{namespace}/injectedjobs"
         if owner.attempt:
             await self._delete(f"{path}/{replace(owner, attempt=owner.attempt - 1).group}", namespace, owner)
-        await self._pace.acquire(namespace, owner.uid)
         try:
-            raw = await self._api.create(path, manifest)
+            async with self._pace.turn(namespace, owner.uid):
+                raw = await self._api.create(path, manifest)
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise
@@ -40,9 +40,9 @@ class InjectedJobExecutor:
     async def annotate(self, namespace: str, uid: str, patch: PatchPod) -> None:
         """Write the node's verdict as an annotation of that pod."""
         body = {"metadata": {"annotations": dict(patch.annotations)}}
-        await self._pace.acquire(namespace, uid)
         try:
-            raw = await self._api.merge(f"/api/v1/namespaces/{namespace}/pods/{patch.name}", body)
+            async with self._pace.turn(namespace, uid):
+                raw = await self._api.merge(f"/api/v1/namespaces/{namespace}/pods/{patch.name}", body)
             self._store.put(Kind.POD, raw)
         except ApiError as error:
             if error.status != 404:
@@ -54,9 +54,9 @@ class InjectedJobExecutor:
         await send_event(self._api, self._pace, {**regarding, "namespace": namespace}, event)
 
     async def _delete(self, path: str, namespace: str, owner: Owner) -> None:
-        await self._pace.acquire(namespace, owner.uid)
         try:
-            await self._api.delete(path, {})
+            async with self._pace.turn(namespace, owner.uid):
+                await self._api.delete(path, {})
         except ApiError as error:
             if error.status != 404:
                 raise

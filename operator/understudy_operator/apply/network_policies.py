@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from understudy_operator.apply.events import send_event
@@ -25,9 +26,10 @@ class PolicyExecutor:
         self._api, self._pace = api, pace
 
     async def create(self, manifest: Raw) -> Raw:
-        namespace, name = await self._acquire(manifest)
+        namespace, name = key_of(manifest)
         try:
-            raw = await self._api.create(f"{GROUP}/namespaces/{namespace}/networkpolicies", manifest)
+            async with self._turn(manifest):
+                raw = await self._api.create(f"{GROUP}/namespaces/{namespace}/networkpolicies", manifest)
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise
@@ -37,9 +39,10 @@ class PolicyExecutor:
 
     async def replace(self, changed: Raw) -> Raw | None:
         """None if it has changed again, or is gone."""
-        namespace, name = await self._acquire(changed)
+        namespace, name = key_of(changed)
         try:
-            raw = await self._api.replace(f"{GROUP}/namespaces/{namespace}/networkpolicies/{name}", changed)
+            async with self._turn(changed):
+                raw = await self._api.replace(f"{GROUP}/namespaces/{namespace}/networkpolicies/{name}", changed)
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
@@ -50,8 +53,6 @@ class PolicyExecutor:
     async def report(self, job: Job, event: Event) -> None:
         await send_event(self._api, self._pace, {**owner_reference(job), "namespace": job.namespace}, event)
 
-    async def _acquire(self, manifest: Raw) -> tuple[str, str]:
-        """Wait for the write's turn. Returns the policy's key."""
-        key = key_of(manifest)
-        await self._pace.acquire(key[0], manifest["metadata"]["labels"][names.LABEL_JOB_UID])
-        return key
+    def _turn(self, manifest: Raw) -> AbstractAsyncContextManager[None]:
+        metadata = manifest["metadata"]
+        return self._pace.turn(metadata["namespace"], metadata["labels"][names.LABEL_JOB_UID])

@@ -8,10 +8,9 @@ from typing import Any, TypeVar
 
 from understudy_operator.plan.facts.refusals import Refusal
 
-AT_ONCE = 256
-#: Creations of one job: half of those that its namespace may have on their way (runtime/api.py), so that one job does
-#: not delay the creations of another.
-FIRST_AT_ONCE, CREATIONS_AT_ONCE = 4, 64
+FIRST_AT_ONCE = 4
+#: Half of the writes that a namespace may have on their way (pace.py), so that one job does not take all places.
+AT_ONCE = 64
 #: If the other ready tasks take longer than this, fewer calls run at once: a task of another job waits for them at each
 #: of its steps.
 BUSY_S = 0.005
@@ -69,7 +68,7 @@ async def slow_start(
                 if is_busy and lanes > FIRST_AT_ONCE:
                     lanes -= 1
                     return
-                if not is_busy and lanes < CREATIONS_AT_ONCE:
+                if not is_busy and lanes < AT_ONCE:
                     lanes += 1
                     running.create_task(lane())
 

@@ -83,9 +83,9 @@ class PoolExecutor:
         """Whether it was done. If not, the store now has the pod's current version."""
         path = f"/api/v1/namespaces/{namespace}/pods/{intent.name}"
         fields: Raw = {"uid": intent.uid, "resourceVersion": intent.version, **metadata}
-        await self._pace.acquire(namespace, uid)
         try:
-            answer = await self._api.merge(path, {"metadata": fields})
+            async with self._pace.turn(namespace, uid):
+                answer = await self._api.merge(path, {"metadata": fields})
         except ApiError as error:
             if error.status not in (404, 409):
                 raise

@@ -91,19 +91,19 @@ class RecoveryWriter:
             self._known = await self._list(job)
         if not plan_recovery_writes(self._history, self._known):
             return False
-        await self._own_pace.acquire(job.namespace, object_uid(job))
-        await self._pace.acquire(job.namespace, object_uid(job))
-        writes = plan_recovery_writes(self._history, self._known)  # the plan may have changed meanwhile
-        if writes:
-            await self._send(job, writes[0], self._known)
-            self._forget_ended(self._known)
+        namespace, uid = job.namespace, object_uid(job)
+        async with self._own_pace.turn(namespace, uid), self._pace.turn(namespace, uid):
+            writes = plan_recovery_writes(self._history, self._known)  # the plan may have changed meanwhile
+            if writes:
+                await self._send(job, writes[0], self._known)
+                self._forget_ended(self._known)
         return True
 
     async def _list(self, job: Job) -> dict[str, RecoveryFields | None]:
-        await self._pace.acquire(job.namespace, object_uid(job))
         selector = f"{names.LABEL_JOB_UID}={object_uid(job)}"
         try:
-            listed = (await self._api.list(recovery_path(job.namespace), selector)).items
+            async with self._pace.turn(job.namespace, object_uid(job)):
+                listed = (await self._api.list(recovery_path(job.namespace), selector)).items
         except ApiError as error:
             if _must_repeat(error):
                 raise

@@ -68,9 +68,9 @@ class Subjects:
         metadata = {**subject.metadata, "resourceVersion": subject.version}
         body: dict[str, Any] = {"apiVersion": API_VERSION, "kind": subject.kind_name, "metadata": metadata}
         body["status"] = written(status)
-        await self._pace.acquire(subject.namespace, subject.uid)
         try:
-            self._store.put(subject.kind, await self._api.replace(f"{subject.path}/status", body))
+            async with self._pace.turn(subject.namespace, subject.uid):
+                self._store.put(subject.kind, await self._api.replace(f"{subject.path}/status", body))
         except ApiError as error:
             if error.status not in (404, 409):
                 raise

@@ -3,15 +3,10 @@
 The library's typed models silently drop unknown fields, so this module uses only paths and JSON. A request that is
 answered with 429 is sent again at the time that the server names. A creation that met a conflict on a quota is sent
 again, too. Callers handle all other errors.
-
-In each namespace, at most CREATIONS creations are on their way at once. If the API server gets more than it can finish
-within its timeout of 34 s, it works on all of them and finishes almost none. This happened with 2,000 Services that get
-IP addresses. The limit is for each namespace, because an admission webhook of one may answer late.
 """
 
 import asyncio
 import json
-import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -25,7 +20,6 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from understudy_operator.runtime import decoding
 from understudy_operator.runtime.clock import jittered
-from understudy_operator.runtime.fair_semaphore import FairSemaphore
 
 Raw = dict[str, Any]
 Query = Sequence[tuple[str, str]]
@@ -44,8 +38,6 @@ ANSWER_BYTES = 32 << 20
 ATTEMPTS = 5
 RETRY_AFTER_S = 1.0
 LONGEST_RETRY_AFTER_S = 30.0
-#: Creations of one namespace that are on their way at once. By default, the API server accepts 200 writes at once.
-CREATIONS = 128
 #: How often a list starts again if its next page has expired (410).
 LISTS = 3
 #: The timeout of a watch in the request; and the silence after which it ends. The API server sends a bookmark a minute.
@@ -129,7 +121,6 @@ class Api:
     ) -> None:
         self._client, self._may_write, self._on_response = api_client, may_write, on_response
         self._writes: set[asyncio.Task[Raw]] = set()
-        self._creations = FairSemaphore(sys.maxsize, CREATIONS, sys.maxsize)  # by namespace
 
     async def wait_for_writes(self, limit_s: float) -> bool:
         """Wait for the writes that are on their way. Returns whether all of them were answered."""
@@ -234,15 +225,9 @@ class Api:
         parameters = [(name, value) for name, value in query if value]
         if method == "GET":
             return await self._timed(method, path, parameters, body, content)
-        if method != "POST":
-            return await self._write(method, path, parameters, body, content)
-        async with self._creations.slot(namespace_in(path)):
-            return await self._write(method, path, parameters, body, content)
-
-    async def _write(self, method: str, path: str, query: Query, body: Mapping[str, Any] | None, content: str) -> Raw:
         if not self._may_write():
             raise NotLeading(f"{method} {path} was not sent: this replica is not the leader")
-        write = asyncio.create_task(self._timed(method, path, query, body, content), name=f"{method} {path}")
+        write = asyncio.create_task(self._timed(method, path, parameters, body, content), name=f"{method} {path}")
         self._writes.add(write)
         write.add_done_callback(self._on_write_done)
         return await asyncio.shield(write)

@@ -24,7 +24,7 @@ from understudy_protocol import pod as names
 ADDRESS_TAKEN = "already allocated"
 
 ADDRESS_PAUSES_S = (0.1, 0.2, 0.4, 0.8)
-AT_ONCE = 256
+AT_ONCE = 64
 
 PODS = "/api/v1/namespaces/research/pods"
 JOB_PATH = "/apis/understudy.dev/v1alpha1/namespaces/research/trainingjobs/llm"

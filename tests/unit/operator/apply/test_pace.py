@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from tests.unit.idle import run_until_idle
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.apply.pace import Pace
 
@@ -11,11 +12,13 @@ from understudy_operator.apply.pace import Pace
 class Given:
     """A bucket with 10 tokens a second and a capacity of 5. It records each write's time and job."""
 
-    def __init__(self) -> None:
+    def __init__(self, per_s: float = 10.0, burst: float = 5.0) -> None:
         self.loop = asyncio.get_running_loop()
         self.began = self.loop.time()
-        self.pace = Pace(self.loop.time, per_s=10.0, burst=5.0)
+        self.pace = Pace(self.loop.time, per_s, burst)
         self.sent: list[tuple[float, str]] = []
+        self.answers = asyncio.Event()  # each write is on its way until then
+        self.answers.set()
 
     def ask(self, writes: int, job: str, namespace: str = "research") -> list[asyncio.Task[None]]:
         return [asyncio.create_task(self._write(namespace, job)) for _ in range(writes)]
@@ -24,8 +27,9 @@ class Given:
         return [at for at, owner in self.sent if owner == job]
 
     async def _write(self, namespace: str, job: str) -> None:
-        await self.pace.acquire(namespace, job)
-        self.sent.append((round(self.loop.time() - self.began, 3), job))
+        async with self.pace.turn(namespace, job):
+            self.sent.append((round(self.loop.time() - self.began, 3), job))
+            await self.answers.wait()
 
 
 async def cancel(tasks: list[asyncio.Task[None]]) -> None:
@@ -114,3 +118,61 @@ async def test_a_write_that_is_cancelled_while_it_waits_takes_no_turn() -> None:
     first.cancel()
     await asyncio.gather(second, third, return_exceptions=True)
     assert given.sent_of("a")[5:] == pytest.approx([0.1, 0.2])
+
+
+@pytest.mark.attack(
+    "A5",
+    "2,000 jobs are created in a namespace, and the API server is slow",
+    before="all of their writes were on their way, and the API server finished almost none of them within its timeout",
+)
+@in_virtual_time
+async def test_a_namespace_has_at_most_128_writes_on_their_way_and_delays_no_other_namespace() -> None:
+    # given 200 writes of many jobs in one namespace that get no answer
+    given = Given(per_s=1000.0, burst=1000.0)
+    given.answers.clear()
+    crowded = [task for job in range(200) for task in given.ask(1, f"job-{job}", "crowded")]
+    await asyncio.sleep(10.0)
+    assert len(given.sent) == 128
+    # when a job of another namespace writes, then its write is sent at once
+    other = given.ask(1, "small", "another")
+    await run_until_idle()
+    assert given.sent_of("small") == pytest.approx([10.0])
+    # and with answers, all are sent
+    given.answers.set()
+    await asyncio.gather(*crowded, *other)
+    assert len(given.sent) == 201
+
+
+@in_virtual_time
+async def test_the_places_of_a_namespace_go_to_its_jobs_in_turn() -> None:
+    # given a job with all places, and more writes that wait for a place
+    given = Given(per_s=1000.0, burst=1000.0)
+    given.answers.clear()
+    large = given.ask(128 + 50, "large")
+    await run_until_idle()
+    # when another job of the namespace writes, then it gets the second free place at the latest
+    small = given.ask(1, "small")
+    await run_until_idle()
+    assert given.sent_of("small") == []
+    large[0].cancel()
+    large[1].cancel()
+    await run_until_idle()
+    assert given.sent_of("small") == [0.0]
+    await cancel([*large, *small])
+
+
+@in_virtual_time
+async def test_a_cancelled_write_leaves_its_place() -> None:
+    # given a namespace whose places are taken, and a write that is canceled in the moment in which it gets a place
+    given = Given(per_s=1000.0, burst=1000.0)
+    given.answers.clear()
+    tasks = given.ask(128 + 2, "llm")
+    await run_until_idle()
+    tasks[0].cancel()
+    await asyncio.sleep(0)  # its place is given to the next write, which has not run yet
+    tasks[128].cancel()
+    await run_until_idle()
+    # then the write after it is sent
+    assert len(given.sent) == 129
+    assert not tasks[129].done()
+    await cancel(tasks)

@@ -125,7 +125,8 @@ async def test_the_annotation_of_a_pod_waits_for_its_turn_among_all_writes() -> 
     loop = asyncio.get_running_loop()
     world = World(Clock(steady=loop.time))
     for _ in range(int(BURST)):
-        await world.pace.acquire("research", "another-job")
+        async with world.pace.turn("research", "another-job"):
+            pass
     world.node("Xid 79")
     world.injection.on_pod(world.pod("alone"))
     await world.until(lambda: not world.injection._tasks)

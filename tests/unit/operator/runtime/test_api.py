@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from kubernetes.aio.client import ApiClient
 
-from tests.unit.idle import run_until_idle
 from understudy_operator.runtime.api import Api, ApiError, NotLeading, ObjectList, Query, Raw
 
 ATTEMPTS = 5
@@ -102,44 +101,6 @@ async def test_a_creation_of_an_existing_object_is_not_repeated():
     with pytest.raises(ApiError):
         await client.create("/api/v1/pods", {})
     assert len(client.sent) == 1
-
-
-@pytest.mark.attack(
-    "A5",
-    "2,000 jobs are created in a namespace, and the API server is slow",
-    before="2,000 creations of Services were on their way, and the API server finished none of them within its timeout",
-)
-async def test_a_namespace_has_at_most_128_creations_on_their_way_and_delays_no_other_namespace():
-    # given 300 creations in one namespace that get no answer
-    client = Scripted(*[ONE] * 302)
-    client.blocked.clear()
-    crowded = [asyncio.create_task(client.create("/api/v1/namespaces/crowded/services", {})) for _ in range(300)]
-    await run_until_idle()
-    assert len(client.sent) == 128
-    # when another namespace creates an object, and this one changes one, then both are sent
-    others = [
-        asyncio.create_task(client.create("/api/v1/namespaces/other/services", {})),
-        asyncio.create_task(client.replace("/apis/understudy.dev/v1alpha1/namespaces/crowded/trainingjobs/llm", {})),
-    ]
-    await run_until_idle()
-    assert len(client.sent) == 130
-    # and with answers, all are sent
-    client.blocked.set()
-    await asyncio.gather(*crowded, *others)
-    assert len(client.sent) == 302
-
-
-async def test_a_creation_that_waited_for_its_turn_is_not_sent_if_the_lease_is_lost_meanwhile():
-    leads = [True]
-    client = Scripted(*[ONE] * 129, may_write=lambda: leads[0])
-    client.blocked.clear()
-    writes = [asyncio.create_task(client.create("/api/v1/namespaces/crowded/services", {})) for _ in range(129)]
-    await run_until_idle()
-    leads[0] = False
-    client.blocked.set()
-    results = await asyncio.gather(*writes, return_exceptions=True)
-    assert [type(result) for result in results].count(NotLeading) == 1
-    assert len(client.sent) == 128
 
 
 async def test_no_other_refusal_is_retried():
