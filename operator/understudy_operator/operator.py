@@ -11,7 +11,7 @@ from understudy_operator.apply.election import Election
 from understudy_operator.apply.executor import Executor
 from understudy_operator.apply.malformed_events import MalformedEvents
 from understudy_operator.controllers.injected_jobs import InjectedJobCreator
-from understudy_operator.controllers.job_worker import JobWorker
+from understudy_operator.controllers.job_worker import JobWorker, planning_turns
 from understudy_operator.controllers.network_policies import NetworkPolicies
 from understudy_operator.controllers.node_memory import NodeMemory
 from understudy_operator.controllers.pool_worker import PoolWorker
@@ -42,7 +42,7 @@ from understudy_operator.plan.leadership.shard import SINGLE_SHARD, Shard
 from understudy_operator.plan.manifests.network_policy import Rules
 from understudy_operator.runtime.api import API_FAILURES, Api
 from understudy_operator.runtime.clock import Clock, jittered
-from understudy_operator.runtime.line import message_room
+from understudy_operator.runtime.line import LineLimits
 from understudy_operator.settings import FaultSettings
 from understudy_protocol import pod as names
 
@@ -133,7 +133,7 @@ class Operator:
         #: The workers have their own supervisor, because they may finish after all other tasks have ended.
         self._supervisor, self._reconciles = TaskSupervisor(self._metrics), TaskSupervisor(self._metrics)
         self._keyring, self._sidecar_image, self._sidecar_settings = keyring, sidecar_image, sidecar_settings
-        self._message_room = message_room()
+        self._line_limits, self._turns = LineLimits(), planning_turns()
         self._workers: dict[Key, JobWorker] = {}
         self._pool_workers: dict[Key, PoolWorker] = {}
         self._acts = False
@@ -317,7 +317,8 @@ class Operator:
                 self._node_memory,
                 self._metrics,
                 lambda: self._kueue.present,
-                self._message_room,
+                self._line_limits,
+                self._turns,
                 self._reconciles,
                 self._sidecar_settings,
             )

@@ -1,8 +1,14 @@
-"""One worker for each job: observes, calls the plan, executes it. It decides nothing."""
+"""One worker for each job: observes, calls the plan, executes it. It decides nothing.
+
+The jobs take turns at planning, one in each turn of the event loop. Otherwise the plans of all jobs that changed would
+follow one another, for a minute if there are thousands, and nothing would be read or written for any job meanwhile. A
+plan for thousands of pods takes 0.1 s, so it is made in a thread, and takes no turn.
+"""
 
 import asyncio
 import logging
 import secrets
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -61,14 +67,13 @@ from understudy_operator.plan.world.retries import Retries, is_retry_due
 from understudy_operator.runtime.api import API_FAILURES
 from understudy_operator.runtime.clock import Clock, jittered
 from understudy_operator.runtime.fair_semaphore import FairSemaphore
-from understudy_operator.runtime.line import Keys, Share
+from understudy_operator.runtime.line import Keys, LineLimits, Share
 from understudy_protocol import pod as names
 from understudy_protocol.enums import CloseReason
 
 #: A plan deletes pods only for this long after its observation. Then the next reconcile decides again.
 DELETES_FOR_S = 5.0
-#: At most this many changed pods are read at once (5 ms). A job with at least this many pods is planned in a thread (10
-#: ms).
+#: At most this many changed pods are read at once (5 ms). A plan for at least this many is made in a thread (10 ms).
 READ_AT_ONCE, PLANNED_IN_A_THREAD = 100, 500
 #: Status writes without an answer that are remembered. Beyond this the oldest are dropped.
 MOST_UNCONFIRMED = 50
@@ -99,6 +104,11 @@ class _Sending:
         return job == replace(written, resource_version=job.resource_version)
 
 
+def planning_turns() -> FairSemaphore:
+    """Of all jobs. Its addresses are namespaces."""
+    return FairSemaphore(1, 1, sys.maxsize)
+
+
 class JobWorker:
     """Reconciles one job until it is gone."""
 
@@ -115,14 +125,16 @@ class JobWorker:
         node_memory: NodeMemory | None = None,
         metrics: OperatorMetrics | None = None,
         has_kueue: Callable[[], bool | None] = lambda: None,
-        message_room: FairSemaphore | None = None,
+        line_limits: LineLimits | None = None,
+        turns: FairSemaphore | None = None,
         supervisor: TaskSupervisor | None = None,
         sidecar_settings: SidecarSettings = DEFAULT_SIDECAR_SETTINGS,
     ) -> None:
         self._key, self._store, self._executor, self._keyring = key, store, executor, keyring
         self._sidecar_image, self._on_gone, self._clock = sidecar_image, on_gone, clock
         self._read_node, self._node_memory = node_reader, node_memory
-        self._sidecar_settings, self._has_kueue, self._message_room = sidecar_settings, has_kueue, message_room
+        self._sidecar_settings, self._has_kueue, self._line_limits = sidecar_settings, has_kueue, line_limits
+        self._turns = planning_turns() if turns is None else turns
         self._metrics = OperatorMetrics() if metrics is None else metrics
         self._job_metrics = JobMetrics(self._metrics)
         self._link: CoordinatorLink | None = None
@@ -235,24 +247,23 @@ class JobWorker:
         self._add_unconfirmed_events(job)
         self._job_metrics.on_read(job.resource_version, job.status)
         await self._gather(job)
-        now = self._read()
-        if now is None or object_uid(now) != object_uid(job):
-            return ReconcileResult(0.0)  # it is gone, or replaced by another job of the same name
-        job = now
-        self._prepare(job)
-        began = self._clock.steady()
-        plan = await self._plan(self._observe(job), self._clock.wall())
+        async with self._turns.slot(self._key[0]):
+            await asyncio.sleep(0)  # else a job that asks next would plan in the same turn of the event loop
+            now = self._read()
+            if now is None or object_uid(now) != object_uid(job):
+                return ReconcileResult(0.0)  # it is gone, or replaced by another job of the same name
+            job = now
+            self._prepare(job)
+            began = self._clock.steady()
+            # The observation is of one moment, and nothing changes it.
+            observed = self._observe(job)
+            make_plan = partial(reconcile, observed, self._sidecar_image, self._clock.wall())
+            plan = make_plan() if len(observed.pods) < PLANNED_IN_A_THREAD else None
+        if plan is None:
+            plan = await asyncio.to_thread(make_plan)
         planning_s = self._clock.steady() - began
         done = await self._execute(job, plan, began)
         return ReconcileResult(plan.requeue_after_s if done else jittered(CONFLICT_S), planning_s)
-
-    async def _plan(self, observed: Observed, now: float) -> Plan:
-        """The observation is of one moment, and nothing changes it. A large one is planned in a thread: a plan for
-        thousands of pods takes 0.1 s, in which the event loop would write nothing for other jobs.
-        """
-        if len(observed.pods) < PLANNED_IN_A_THREAD:
-            return reconcile(observed, self._sidecar_image, now)
-        return await asyncio.to_thread(reconcile, observed, self._sidecar_image, now)
 
     def _read(self) -> Job | None:
         """None if there is no job, or it cannot be read."""
@@ -484,7 +495,7 @@ class JobWorker:
                     await self._unfollow(Unfollow())
                 if self._link is None:
                     keys = self._keys(self._key_of(job))
-                    share = Share(self._key[0], self._message_room)
+                    share = Share(self._key[0], self._line_limits)
                     self._link = CoordinatorLink(job.membership, keys, self._coordination, self.enqueue, share)
                     self._link_of = job.membership
                     self._executor.followed.add(self._key)

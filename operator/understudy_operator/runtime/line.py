@@ -5,6 +5,9 @@ The pod at the other end may belong to any user, and even a pod of the job is no
 - Before the peer has proved the key, it may send UNPROVEN_BYTES in all, including the answer to the upgrade, and the
   operator waits CONNECT_S for all of it. After that the caller sets the limit of a message. A message may also have
   only one value for every BYTES_PER_VALUE bytes of this limit, because values take more memory than their JSON.
+- At most CALLS peers are called at once (CALLS_OF_A_NAMESPACE of a namespace), until they have proved the key. Further
+  calls wait, and their CONNECT_S has not begun. An operator that starts beside thousands of jobs would otherwise begin
+  all calls at once, and finish almost none of them in time.
 - A line keeps up to KEPT_BYTES of an incomplete message. A longer message needs room, which all lines share
   (ROOM_BYTES, of which a namespace may have NAMESPACE_BYTES). Until there is room, the line reads nothing, and the
   peer's time does not run.
@@ -27,8 +30,8 @@ import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from understudy_operator.runtime.fair_semaphore import FairSemaphore
@@ -48,6 +51,7 @@ READ_BYTES = 1 << 16
 BYTES_PER_VALUE = 32
 KEPT_BYTES = 16 << 10
 ROOM_BYTES, NAMESPACE_BYTES = 64 << 20, 32 << 20
+CALLS, CALLS_OF_A_NAMESPACE = 128, 64
 #: For each line, in the kernel, which doubles it. Its pages count as the operator's memory.
 RECEIVE_BUFFER = 64 << 10
 SHARE = 0.05
@@ -76,27 +80,37 @@ class Keys:
     operator: bytes  # the operator's private X25519 key, 32 bytes
 
 
-def message_room() -> FairSemaphore:
-    """In bytes. Its addresses are namespaces."""
-    return FairSemaphore(ROOM_BYTES, NAMESPACE_BYTES, sys.maxsize)
+@dataclass(frozen=True)
+class LineLimits:
+    """What the lines of all jobs share. The addresses are namespaces.
+
+    room: for long messages, in bytes. calls: of peers that have not proved the key yet.
+    """
+
+    room: FairSemaphore = field(default_factory=lambda: FairSemaphore(ROOM_BYTES, NAMESPACE_BYTES, sys.maxsize))
+    calls: FairSemaphore = field(default_factory=lambda: FairSemaphore(CALLS, CALLS_OF_A_NAMESPACE, sys.maxsize))
 
 
 class Share:
     """The share of this process's CPU time and memory for all lines of one job.
 
-    CPU time and not elapsed time, because on a busy node this process sometimes does not run. room: shared by the lines
-    of all jobs.
+    CPU time and not elapsed time, because on a busy node this process sometimes does not run. limits: shared by the
+    lines of all jobs.
     """
 
-    def __init__(self, namespace: str = "", room: FairSemaphore | None = None) -> None:
+    def __init__(self, namespace: str = "", limits: LineLimits | None = None) -> None:
         self._free_at = 0.0
-        self._namespace, self._room = namespace, message_room() if room is None else room
+        self._namespace, self._limits = namespace, LineLimits() if limits is None else limits
+
+    def calling(self) -> AbstractAsyncContextManager[None]:
+        """The body calls a peer, until it has proved the key."""
+        return self._limits.calls.slot(self._namespace)
 
     async def take_room(self, count: int) -> None:
-        await self._room.acquire(self._namespace, count)
+        await self._limits.room.acquire(self._namespace, count)
 
     def leave_room(self, count: int) -> None:
-        self._room.release(self._namespace, count)
+        self._limits.room.release(self._namespace, count)
 
     def spent(self, cpu_s: float) -> None:
         self._free_at = max(self._free_at, _now() - CREDIT_S) + cpu_s / SHARE
@@ -353,9 +367,11 @@ async def open_line(
 ) -> AsyncIterator[Line]:
     """A line to that pod of the job, after the pod has proved the key. Raises one of FAILURES."""
     caller = HandshakeCaller(keys.membership, Role.OBSERVER, job_uid, Call("", address), keys.operator)
-    async with asyncio.timeout(CONNECT_S) as patience, dialed(address, share or Share()) as line:
-        await line.begin(caller, pod_uid, message_bytes)
-        patience.reschedule(None)
+    share = share or Share()
+    async with AsyncExitStack() as stack:
+        async with share.calling(), asyncio.timeout(CONNECT_S):
+            line = await stack.enter_async_context(dialed(address, share))
+            await line.begin(caller, pod_uid, message_bytes)
         writer = asyncio.create_task(line.write(), name=f"line {address}")
         try:
             yield line

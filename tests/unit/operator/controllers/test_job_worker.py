@@ -34,10 +34,10 @@ from understudy_operator.observe.store import Kind, Store
 from understudy_operator.plan import reconcile as planner
 from understudy_operator.plan.facts.cluster_objects import Pod
 from understudy_operator.plan.facts.job import Job
-from understudy_operator.plan.facts.observed import Coordination
+from understudy_operator.plan.facts.observed import Coordination, Observed
 from understudy_operator.plan.facts.pods import Pods
 from understudy_operator.plan.facts.queue import QUEUE
-from understudy_operator.plan.intents import Follow
+from understudy_operator.plan.intents import Follow, Plan
 from understudy_operator.plan.times.rfc3339 import parse_time
 from understudy_operator.runtime.api import ApiError, NotLeading
 from understudy_operator.runtime.clock import Clock
@@ -163,6 +163,41 @@ async def at_work(world: World, clock: Clock | None = None, key: tuple[str, str]
         yield
     finally:
         await world.worker.stop()
+
+
+@pytest.mark.attack(
+    "A5",
+    "2,000 jobs are created at once",
+    before="their plans followed one another for a minute: meanwhile nothing was read or written for any job",
+)
+async def test_the_event_loop_makes_one_plan_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch):
+    turn, planned_in = 0, list[int]()
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    def plan(observed: Observed, sidecar_image: str, now: float) -> Plan:
+        planned_in.append(turn)
+        return planner.reconcile(observed, sidecar_image, now)
+
+    monkeypatch.setattr(worker, "reconcile", plan)
+    world.apply_job()
+    executor, turns = Executor(world.api, world.store, Clock()), worker.planning_turns()
+    counting = asyncio.create_task(count_turns())
+    # given 20 workers that begin at the same time
+    workers = [
+        JobWorker(KEY, world.store, executor, KEYRING, IMAGE, world.gone.append, Clock(), turns=turns)
+        for _ in range(20)
+    ]
+    await world.until(lambda: len(planned_in) >= 20)
+    # then each of the first plans is made in another turn of the event loop
+    assert len(set(planned_in)) == len(planned_in)
+    for each in workers:
+        await each.stop()
+    counting.cancel()
 
 
 async def test_a_new_job_gets_its_objects_then_its_pods(world: World):

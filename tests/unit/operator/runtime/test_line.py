@@ -16,7 +16,7 @@ from tests.unit.tcp_server import tcp_server
 from tests.unit.virtual_time import in_virtual_time
 from understudy_operator.runtime import line as lines
 from understudy_operator.runtime.fair_semaphore import FairSemaphore
-from understudy_operator.runtime.line import FAILURES, Line, Share, open_line
+from understudy_operator.runtime.line import FAILURES, Line, LineLimits, Share, open_line
 from understudy_protocol import compiled, handshake, observer, wire
 from understudy_protocol import pod as names
 from understudy_protocol.enums import Term
@@ -535,6 +535,60 @@ async def test_the_bytes_of_a_job_take_a_twentieth_of_the_operators_cpu_time(flo
     assert spent_s <= 0.225 + 0.3  # without the limit: 2.5
 
 
+# Calls of many peers --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.attack(
+    "B2",
+    "the pods of 70 jobs of a namespace accept the operator's calls and say nothing",
+    before="an operator that started beside thousands of jobs began all calls at once: most of them took too long",
+)
+async def test_a_namespace_is_called_64_times_at_once_and_delays_no_call_to_another_one():
+    # given 70 silent pods of one namespace
+    limits, begun = LineLimits(), 0
+
+    async def silent(_: Peer) -> None:
+        nonlocal begun
+        begun += 1
+
+    async def call(ip: str, namespace: str) -> None:
+        async with open_line(ip, POD_UID, JOB_UID, KEYS, MESSAGE_BYTES, Share(namespace, limits)):
+            pass
+
+    async with asyncio.timeout(LIMIT_S), peer(silent) as ip, peer(Peer.prove) as honest:
+        # when the operator calls all of them
+        calls = [asyncio.create_task(call(ip, "evil")) for _ in range(70)]
+        await until(lambda: begun == 64)
+        # then a call to a pod of another namespace succeeds at once
+        await call(honest, "research")
+        assert begun == 64
+        # and a call that has failed makes room for the next one
+        calls[0].cancel()
+        await until(lambda: begun == 65)
+        for task in calls:
+            task.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+    assert not limits.calls.taken
+
+
+async def test_the_time_of_a_call_begins_with_its_turn(monkeypatch: pytest.MonkeyPatch):
+    # given room for one call, and two pods that answer after 60 % of the time that they have
+    monkeypatch.setattr(lines, "CONNECT_S", 2.0)
+    limits = LineLimits(calls=FairSemaphore(1, 1, 1000))
+
+    async def late(peer: Peer) -> None:
+        await asyncio.sleep(1.2)
+        await peer.prove()
+
+    async def call(ip: str) -> None:
+        async with open_line(ip, POD_UID, JOB_UID, KEYS, MESSAGE_BYTES, Share("research", limits)):
+            pass
+
+    # when the operator calls both, then both calls succeed
+    async with asyncio.timeout(LIMIT_S), peer(late) as one, peer(late) as two:
+        await asyncio.gather(call(one), call(two))
+
+
 # Long messages of many lines ------------------------------------------------------------------------------------------
 
 MIB = 1 << 20
@@ -558,7 +612,7 @@ async def a_long_message(peer: Peer) -> None:
 )
 async def test_the_memory_of_unfinished_messages_of_all_lines_is_limited():
     # given room for 4 MiB, 2 MiB of which are the limit of a namespace, and 12 pods of one namespace
-    room = FairSemaphore(4 * MIB, 2 * MIB, 1000)
+    limits = LineLimits(room=FairSemaphore(4 * MIB, 2 * MIB, 1000))
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(asyncio.timeout(LIMIT_S))
         listening = list[asyncio.Task[None]]()
@@ -566,7 +620,7 @@ async def test_the_memory_of_unfinished_messages_of_all_lines_is_limited():
 
         async def a_line(do: Do, namespace: str) -> Line:
             ip = await stack.enter_async_context(peer(do))
-            share = Share(namespace, room)
+            share = Share(namespace, limits)
             return await stack.enter_async_context(open_line(ip, POD_UID, JOB_UID, KEYS, MESSAGE_BYTES, share))
 
         def kept() -> list[int]:
@@ -587,7 +641,7 @@ async def test_the_memory_of_unfinished_messages_of_all_lines_is_limited():
         for task in listening:
             task.cancel()
         await asyncio.gather(*listening, return_exceptions=True)
-    assert not room.taken
+    assert not limits.room.taken
 
 
 async def never_reads(peer: Peer) -> None:
