@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any
 
-Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
 
 
 @asynccontextmanager
@@ -16,16 +17,13 @@ async def tcp_server(
 ) -> AsyncIterator[tuple[str, int]]:
     """Its address. listener: a bound socket instead of an address.
 
-    At the end, handlers that still run are cancelled, and all connections are closed. Raises the errors of handlers.
+    At the end, handlers that still run are canceled, and all connections are closed. Raises the errors of handlers.
     """
     calls, writers = list[asyncio.Task[None]](), list[asyncio.StreamWriter]()
 
-    async def call(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await handler(reader, writer)
-
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers.append(writer)
-        calls.append(asyncio.create_task(call(reader, writer)))
+        calls.append(asyncio.create_task(handler(reader, writer)))
 
     if listener is None:
         server = await asyncio.start_server(accept, host, port)

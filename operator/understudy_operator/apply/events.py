@@ -111,7 +111,7 @@ class Outbox:
         pauses = iter(Backoffs())
         while self._waiting:
             async with self._own_pace.turn("", ""):
-                pass  # its events are sent one after another
+                pass  # this pace limits only how often: the outbox has one event on its way at a time
             entry = self._waiting[0]
             added_at, regarding, event = entry
             try:

@@ -541,7 +541,7 @@ async def test_the_bytes_of_a_job_take_a_twentieth_of_the_operators_cpu_time(flo
 @pytest.mark.attack(
     "B2",
     "the pods of 70 jobs of a namespace accept the operator's calls and say nothing",
-    before="an operator that started beside thousands of jobs began all calls at once: most of them took too long",
+    before="an operator called the pods of 2,000 new jobs at once: most calls took too long, and were repeated",
 )
 async def test_a_namespace_is_called_64_times_at_once_and_delays_no_call_to_another_one():
     # given 70 silent pods of one namespace
