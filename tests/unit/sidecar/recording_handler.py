@@ -240,7 +240,7 @@ def join(uid: str = MEMBER_POD) -> str:
     return wire.encode(m.Join(uid, uid, "node", "10.0.0.1", 0, NO_ROUND, None, WorkersState.IDLE, 4000))
 
 
-async def until(holds: Callable[[], object], limit_s: float = 30.0) -> None:
+async def until(holds: Callable[[], object], limit_s: float = 5.0) -> None:
     for _ in range(int(limit_s / 0.01)):
         if holds():
             return
