@@ -7,6 +7,8 @@ puts it on PYTHONPATH. That needs a host Python of the base image's minor versio
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import os
 import shutil
 import sys
@@ -21,6 +23,7 @@ VERSION = "2.13.0"
 VARIABLE = "UNDERSTUDY_TORCH"
 PYTHON = "3.11"  # the version of the base image, Debian bookworm
 INSTALL_LIMIT_S = 1800
+PROBE_LIMIT_S = 300
 
 
 def torch_version() -> str:
@@ -62,19 +65,25 @@ def ensure_torch(paths: Paths, progress: Progress) -> Path:
     return target
 
 
+@functools.cache
 def torch_python() -> str:
-    """The Python for which torch is installed, on this machine. Raises MissingTool."""
-    candidates = [sys.executable] if sys.version.startswith(f"{PYTHON}.") else []
-    candidates += [path for path in (shutil.which(f"python{PYTHON}"), f"/usr/bin/python{PYTHON}") if path]
-    for candidate in candidates:
+    """The Python for which torch is installed, on this machine. Raises MissingTool.
+
+    This process asks itself whether it has pip: while the machine reads torch from its disk for the first time, a
+    program that only prints pip's version has taken more than 30 s.
+    """
+    if sys.version.startswith(f"{PYTHON}.") and importlib.util.find_spec("pip"):
+        return sys.executable
+    refusals = []
+    for candidate in [path for path in (shutil.which(f"python{PYTHON}"), f"/usr/bin/python{PYTHON}") if path]:
         try:
-            run([candidate, "-m", "pip", "--version"])
-        except CommandFailed:
-            continue
-        return candidate
+            # Its own path, because the first on PATH may be a script that changes PATH for what it starts.
+            return run([candidate, "-c", "import sys, pip; print(sys.executable)"], timeout_s=PROBE_LIMIT_S).strip()
+        except CommandFailed as failed:
+            refusals.append(str(failed))
     raise MissingTool(
         f"no Python {PYTHON} with pip on this machine; pods have {PYTHON}, and torch for them is installed with it. "
-        f"Install with: apt-get install --yes python{PYTHON} python{PYTHON}-venv python3-pip"
+        f"Install with: apt-get install --yes python{PYTHON} python{PYTHON}-venv python3-pip\n" + "\n".join(refusals)
     )
 
 
