@@ -1,8 +1,9 @@
 """The objects of a namespace, from the API server's watches: pods, and jobs' statuses. Times are time.monotonic().
 
 One watch for pods and one for jobs, the same for each system. The API server closes watches of clients that are slow
-for a moment, so a watch that ended continues from its last version. A wait ends when its condition holds, with
-Unfinished, or with the failure of a program that it depends on.
+for a moment, so a watch that ended continues from its last version. Under load it also refuses watches for some
+seconds (429), and then has forgotten the versions before (410): then everything is listed again. A wait ends when its
+condition holds, with Unfinished, or with the failure of a program that it depends on.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from typing import Any
 import msgspec
 
 from benchmarks.child import ChildFailed, Unfinished
-from benchmarks.operator.kube import Kube
+from benchmarks.operator.kube import Kube, Refused
 from benchmarks.operator.programs import Program
 from understudy_protocol.pod import LABEL_JOB_UID
 
 CHECK_S = 1.0
 PAUSE_S = 0.05
+#: The pause after an answer 429.
+BUSY_S = 1.0
 
 
 class Metadata(msgspec.Struct, rename="camel"):
@@ -59,7 +62,13 @@ class _Event(msgspec.Struct):
     object: msgspec.Raw
 
 
+class _Error(msgspec.Struct):
+    code: int
+    message: str = ""
+
+
 _EVENT = msgspec.json.Decoder(_Event)
+_ERROR = msgspec.json.Decoder(_Error)
 _POD = msgspec.json.Decoder(Pod)
 
 
@@ -82,16 +91,23 @@ class Pods:
         """Returns the object's resourceVersion."""
         pod = _POD.decode(raw)
         uid = pod.metadata.uid
-        of_job = self.of_job[pod.metadata.labels.get(LABEL_JOB_UID, "")]
         if kind == "DELETED":
-            for known in (self.present, of_job):
-                known.pop(uid, None)
-            self.running.pop(uid, None)
+            self._forget(uid)
         else:
-            self.present[uid] = of_job[uid] = pod
+            self.present[uid] = self.of_job[_job(pod)][uid] = pod
             if uid not in self._old:
                 self._count(uid, pod, now)
         return pod.metadata.resource_version
+
+    def keep(self, objects: Sequence[dict[str, Any]]) -> None:
+        """Forget all others."""
+        for uid in self.present.keys() - {raw["metadata"]["uid"] for raw in objects}:
+            self._forget(uid)
+
+    def _forget(self, uid: str) -> None:
+        if pod := self.present.pop(uid, None):
+            self.of_job[_job(pod)].pop(uid, None)
+        self.running.pop(uid, None)
 
     def _count(self, uid: str, pod: Pod, now: float) -> None:
         self.created.setdefault(uid, now)
@@ -99,6 +115,10 @@ class Pods:
             self.running.setdefault(uid, now)
         else:
             self.running.pop(uid, None)
+
+
+def _job(pod: Pod) -> str:
+    return pod.metadata.labels.get(LABEL_JOB_UID, "")
 
 
 class Jobs:
@@ -115,6 +135,11 @@ class Jobs:
         else:
             self.present[job["metadata"]["name"]] = job
         return str(job["metadata"]["resourceVersion"])
+
+    def keep(self, objects: Sequence[dict[str, Any]]) -> None:
+        """Forget all others."""
+        for name in self.present.keys() - {raw["metadata"]["name"] for raw in objects}:
+            del self.present[name]
 
     def statuses(self) -> list[dict[str, Any]]:
         return [job.get("status", {}) for job in self.present.values()]
@@ -151,23 +176,41 @@ class Watches:
             if task.done():
                 raise ChildFailed(f"the {task.get_name()} failed: {task.exception()}")
 
-    async def _follow(self, kube: Kube, path: str, on_event: Callable[[str, msgspec.Raw, float], str]) -> None:
+    async def _follow(self, kube: Kube, path: str, known: Pods | Jobs) -> None:
         version = ""
         while True:
-            async for line in kube.watch(path, version):
-                event = _EVENT.decode(line)
-                if event.type in ("ERROR", "BOOKMARK"):
-                    raise ChildFailed(f"{path}: {bytes(event.object).decode()}")
-                version = on_event(event.type, event.object, time.monotonic())
-                self._changed.set()
-            await asyncio.sleep(PAUSE_S)
+            try:
+                async for line in kube.watch(path, version):
+                    event = _EVENT.decode(line)
+                    if event.type == "ERROR":
+                        error = _ERROR.decode(event.object)
+                        raise Refused(error.code, error.message)
+                    version = known.on_event(event.type, event.object, time.monotonic())
+                    self._changed.set()
+                await asyncio.sleep(PAUSE_S)
+            except Refused as error:
+                if error.status == 410:
+                    version = await self._list(kube, path, known)
+                elif error.status == 429:
+                    await asyncio.sleep(BUSY_S)
+                else:
+                    raise
+
+    async def _list(self, kube: Kube, path: str, known: Pods | Jobs) -> str:
+        """Returns the resourceVersion of the list."""
+        answer = await kube.call("GET", path)
+        known.keep(answer["items"])
+        for raw in answer["items"]:
+            known.on_event("MODIFIED", msgspec.Raw(msgspec.json.encode(raw)), time.monotonic())
+        self._changed.set()
+        return str(answer["metadata"]["resourceVersion"])
 
     @asynccontextmanager
     async def of(self, kube: Kube, pods: str, jobs: str) -> AsyncIterator[Watches]:
         """Watch these paths while the body runs."""
-        for path, saw in ((pods, self.pods.on_event), (jobs, self.jobs.on_event)):
-            name = f"watch of {path}"
-            self._tasks.append(asyncio.create_task(self._follow(kube, path, saw), name=name))
+        followed: tuple[tuple[str, Pods | Jobs], ...] = ((pods, self.pods), (jobs, self.jobs))
+        for path, known in followed:
+            self._tasks.append(asyncio.create_task(self._follow(kube, path, known), name=f"watch of {path}"))
         try:
             yield self
         finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 from benchmarks.child import ChildFailed, Unfinished
 from benchmarks.operator import audit
 from benchmarks.operator.exposition import BYTES, MetricMissing, api_bytes, histogram
+from benchmarks.operator.kube import Refused
 from benchmarks.operator.pod_parts import managed_size, new_pod, size, smaller_pods
 from benchmarks.operator.watches import Jobs, Pods, Watches
 from tests.unit.operator.given import a_job
@@ -193,17 +194,27 @@ async def test_a_wait_ends_with_its_condition_or_with_its_limit() -> None:
 
 
 class EndingKube:
-    """An API server that hangs up after each event, and has no event after the last one."""
+    """An API server that ends a watch of pods after one event or with one refusal, and has nothing after the last."""
 
-    def __init__(self, *events: tuple[str, msgspec.Raw]) -> None:
-        self._events, self.requests = list(events), list[str]()
+    def __init__(self, *answers: tuple[str, msgspec.Raw] | Refused, listed: Sequence[msgspec.Raw] = ()) -> None:
+        self._answers, self._listed, self.requests = list(answers), listed, list[str]()
 
     async def watch(self, path: str, after: str) -> AsyncIterator[bytes]:
-        if path != "pods" or not self._events:
+        if path != "pods" or not self._answers:
             await asyncio.Event().wait()
         self.requests.append(after)
-        kind, raw = self._events.pop(0)
+        answer = self._answers.pop(0)
+        if isinstance(answer, Refused):
+            raise answer
+        kind, raw = answer
         yield b'{"type":"%s","object":%s}' % (kind.encode(), bytes(raw))
+
+    async def call(self, method: str, path: str) -> dict[str, Any]:
+        self.requests.append(method)
+        return {"metadata": {"resourceVersion": "40"}, "items": [json.loads(bytes(raw)) for raw in self._listed]}
+
+
+GONE = msgspec.Raw(b'{"kind":"Status","code":410,"message":"too old resource version"}')
 
 
 async def test_a_watch_that_ended_continues_at_its_last_event() -> None:
@@ -216,13 +227,53 @@ async def test_a_watch_that_ended_continues_at_its_last_event() -> None:
     assert kube.requests == ["", "7"]
 
 
-async def test_a_watch_that_cannot_continue_fails_and_does_not_wait_without_end() -> None:
+async def test_a_watch_continues_when_the_api_server_takes_watches_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given an API server that is too busy for a moment
+    monkeypatch.setattr("benchmarks.operator.watches.BUSY_S", 0.0)
     watches = Watches(lambda: ())
-    gone = msgspec.Raw(b'{"kind":"Status","code":410,"message":"too old resource version"}')
+    busy = Refused(429, "storage is (re)initializing")
+    kube = EndingKube(("ADDED", pod("a", version="7")), busy, ("MODIFIED", pod("a", "Running", version="9")))
+    # then the watch continues at its last event
+    async with watches.of(kube, "pods", "jobs"):  # type: ignore[arg-type]
+        await watches.until("a pod runs", lambda: bool(watches.pods.running), 10.0)
+    assert kube.requests == ["", "7", "7"]
 
-    async with watches.of(EndingKube(("ERROR", gone)), "pods", "jobs"):  # type: ignore[arg-type]
+
+@pytest.mark.parametrize("gone", [("ERROR", GONE), Refused(410, "too old resource version")], ids=["event", "answer"])
+async def test_a_watch_whose_version_is_forgotten_lists_everything_again(
+    gone: tuple[str, msgspec.Raw] | Refused,
+) -> None:
+    # given pods "a" and "b", of which "a" was deleted and "b" began to run while there was no watch
+    watches = Watches(lambda: ())
+    before = ("ADDED", pod("a", job="one", version="7")), ("ADDED", pod("b", job="one", version="8"))
+    after = ("ADDED", pod("c", "Running", version="41"))
+    kube = EndingKube(*before, gone, after, listed=[pod("b", "Running", job="one", version="30")])
+    # when the API server has forgotten what happened since
+    async with watches.of(kube, "pods", "jobs"):  # type: ignore[arg-type]
+        await watches.until("two pods run", lambda: len(watches.pods.running) == 2, 10.0)
+    # then the list says it, and the watch continues there
+    assert watches.pods.present.keys() == {"uid-b", "uid-c"}
+    assert watches.pods.of_job["one"].keys() == {"uid-b"}
+    assert kube.requests == ["", "7", "8", "GET", "40"]
+
+
+def test_a_list_of_jobs_forgets_those_that_are_not_in_it() -> None:
+    jobs = Jobs()
+    for name in ("one", "two"):
+        raw = {"metadata": {"name": name, "resourceVersion": "1"}, "status": {"restarts": 3}}
+        jobs.on_event("ADDED", msgspec.Raw(json.dumps(raw).encode()), 0.0)
+
+    jobs.keep([{"metadata": {"name": "two"}}])
+
+    assert jobs.present.keys() == {"two"}
+
+
+async def test_a_watch_that_is_forbidden_fails_and_does_not_wait_without_end() -> None:
+    watches = Watches(lambda: ())
+
+    async with watches.of(EndingKube(Refused(403, "pods is forbidden")), "pods", "jobs"):  # type: ignore[arg-type]
         await asyncio.sleep(0)
-        with pytest.raises(ChildFailed, match=r"watch of pods failed: .*too old resource version"):
+        with pytest.raises(ChildFailed, match=r"watch of pods failed: .*pods is forbidden"):
             await watches.until("pods", lambda: False, 10.0)
 
 
