@@ -213,7 +213,9 @@ class JobFacts:
     """What the sidecars of a job's pods have to know. The operator writes it into a Secret."""
 
     shape: JobShape
-    coordinator: str  # host:port of the coordinator's Service: its ClusterIP, so that no recovery needs DNS
+    #: host:port of the coordinator's Service: its ClusterIP, so that no recovery needs DNS. "": the job has no such
+    #: Service, because its only member is the coordinator.
+    coordinator: str
     groups: tuple[PodGroup, ...] = ()  # of an injected job
     variables: dict[str, str] = field(default_factory=dict)  # for the launcher; those of an injected pod are in the pod
 

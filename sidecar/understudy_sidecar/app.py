@@ -241,12 +241,16 @@ class Sidecar:
     def _do_call(self, effect: Dial | HangupCoordinator | WatchCoordinator) -> None:
         match effect:
             case Dial(hosts):
-                self._client.dial(tuple(self._address(host) for host in hosts))
+                self._client.dial(tuple(self._address(host) for host in hosts if host != SERVICE or self._has_service))
             case HangupCoordinator(reason):
                 log.info("closes the connection to the coordinator: %s", reason)
                 self._client.hangup()
             case WatchCoordinator():
                 self._client.watch()
+
+    @property
+    def _has_service(self) -> bool:
+        return bool(self._settings.coordinator_host)
 
     def _address(self, host: str) -> Address:
         if host == SERVICE:

@@ -73,9 +73,12 @@ class CoordinatorClient:
         self._watch = MachineWatch(lambda links: on_unreachable())
 
     def dial(self, addresses: tuple[Address, ...]) -> None:
-        """Call until one answers; replaces a call that is in progress or up (no on_down follows)."""
+        """Call until one answers; replaces a call that is in progress or up (no on_down follows). With no address it
+        calls nobody.
+        """
         self.hangup()
-        self._dialing = _Dialing(self, addresses)
+        if addresses:
+            self._dialing = _Dialing(self, addresses)
 
     def send(self, message: object) -> None:
         if self._call is not None:

@@ -30,7 +30,7 @@ class Settings:
     shape: JobShape
     key: bytes  # of the membership, 32 bytes
     operator_key: bytes  # public, 32 bytes
-    coordinator_host: str  # the ClusterIP of the coordinator's Service: no DNS lookup
+    coordinator_host: str  # the ClusterIP of the coordinator's Service: no DNS lookup; "": the job has no such Service
     coordinator_port: int
     pod_uid: str
     pod_name: str
@@ -83,13 +83,13 @@ def read_settings(env: Mapping[str, str]) -> Settings:
     """Raises SettingsError, which names the missing variable or file."""
     folder = pod_folder(env)
     job = _job(folder / pod.JOB_FILE)
-    host, _, port = job.coordinator.rpartition(":")
+    host, _, port = job.coordinator.rpartition(":")  # both "" if a single pod was to be the coordinator itself
     return Settings(
         shape=job.shape,
         key=_key(folder / pod.KEY_FILE, "the job's membership key"),
         operator_key=_key(folder / pod.OPERATOR_KEY_FILE, "the operator's public key"),
         coordinator_host=host,
-        coordinator_port=int(port),
+        coordinator_port=int(port or 0),
         pod_uid=_own_field(folder / pod.POD_UID_FILE),
         pod_name=_own_field(folder / pod.POD_NAME_FILE),
         node=_need(env, pod.ENV_NODE),

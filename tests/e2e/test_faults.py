@@ -126,6 +126,32 @@ def test_a_lost_pod_without_a_spare_is_replaced_by_a_new_one(make_job: MakeJob) 
     assert job.status()["members"]["active"] == 3
 
 
+def test_a_job_of_one_pod_recovers_without_a_service_for_its_coordinator(make_job: MakeJob) -> None:
+    # given a job of one pod without spares, which has only the Service for hostnames
+    job = make_job("single", spares=0, actives=1)
+    job.apply()
+    job.wait_until_whole()
+    label = "understudy.dev/job-name=single"
+    services = job.cluster.kubectl("-n", NAMESPACE, "get", "services", "-l", label, "-o", "name")
+    assert services.split() == ["service/single"]
+    # then a killed worker restarts in place
+    (victim,) = job.pods()
+    name = victim["metadata"]["name"]
+    (worker,) = worker_pids(job, name)
+    with compared(job, replace(fault_of(victim, "Process", "InPlace"), signal="SIGKILL")):
+        os.kill(worker, signal.SIGKILL)
+    # and a sidecar that is killed alone continues its round
+    kill_sidecar(job, victim)
+    # and a deleted pod is replaced
+    job.cluster.kubectl("-n", NAMESPACE, "delete", "pod", name, "--grace-period=0", "--force")
+    status = job.wait_for("another pod trains", lambda s: s["coordinator"].get("podName") != name and trains(s))
+    assert status["recoveriesByStrategy"] == {"inPlace": 1, "podRecreate": 1}
+
+
+def trains(status: Raw) -> bool:
+    return bool(status["phase"] == "Running" and status["members"]["active"] == 1)
+
+
 def test_training_continues_when_the_coordinators_node_dies(make_job: MakeJob) -> None:
     # given a spare that coordinates
     job = make_job("coordinator-node", apart=True)
@@ -184,9 +210,13 @@ def test_a_sidecar_that_is_killed_alone_causes_no_swap(make_job: MakeJob) -> Non
     """Its launcher has a copy of the connection, and the kubelet restarts it."""
     job = make_job("alone")
     job.apply()
-    before = job.wait_until_whole()
-    victim = active(job)
-    name = victim["metadata"]["name"]
+    job.wait_until_whole()
+    kill_sidecar(job, active(job))
+
+
+def kill_sidecar(job: PlainJob, victim: Raw) -> None:
+    """Kill the pod's sidecar alone. Training continues in the same round, with the same workers."""
+    before, name = job.status(), victim["metadata"]["name"]
     workers = [pid for pod in job.pods() for pid in worker_pids(job, pod["metadata"]["name"])]
 
     def restarted() -> bool:

@@ -129,6 +129,8 @@ class SimulatedCluster:
 
     def coordinator_pod(self) -> Pod | None:
         """The pod that the Service selects: endpoints follow the label, and exclude pods that have ended."""
+        if not self.operator.has_service:
+            return None
         labelled = (x for x in self.api.objects.values() if names.LABEL_COORDINATOR in x.labels)
         return next((x.pod for x in labelled if x.phase not in ("Succeeded", "Failed")), None)
 

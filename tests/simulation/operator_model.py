@@ -74,6 +74,7 @@ class OperatorModel:
     _link: CoordinatorLink | None = None
     _coordination: Coordination = field(default_factory=Coordination)
     _due: bool = False
+    has_service: bool = False  # the coordinator's Service exists
     _passes: int = 0
 
     def start(self) -> None:
@@ -179,7 +180,9 @@ class OperatorModel:
         self._passes += 1
         nodes = (Node(x.name, is_ready(x, now), findings=_findings(x)) for x in self.site.machines)
         job = Job("ns", "job", "job-uid", 1, "1", False, 0.0, self.completed_at, spec, self.status)
-        secrets = (membership_secret_name(job), facts_secret_name(job, ADDRESS))
+        self.has_service = self.has_service or job.needs_service
+        address = ADDRESS if self.has_service else ""
+        secrets = (membership_secret_name(job), facts_secret_name(job, address))
         return Observed(
             job=job,
             pods=Pods(entry.observed() for entry in self.api.objects.values()),
@@ -187,7 +190,7 @@ class OperatorModel:
             coordination=self.coordination,
             keyring=KEYRING,
             has_hostnames_service=True,
-            coordinator_address=ADDRESS,
+            coordinator_address=address,
             entropy=str(self._passes),
             secret_writes=SecretWrites(dict.fromkeys(secrets, 0.0)),
         )

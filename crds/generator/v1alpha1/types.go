@@ -1361,7 +1361,7 @@ type CoordinatorStatus struct {
 	PodUID string `json:"podUID,omitempty"`
 
 	// Host and port of the coordinator's Service, as the newest pods know them. A Service that
-	// is deleted is created again with this address.
+	// is deleted is created again with this address. A job of one pod without spares has no such Service.
 	// +optional
 	Address string `json:"address,omitempty"`
 }

@@ -102,6 +102,32 @@ async def test_a_job_gets_its_objects_its_pods_and_its_coordinator(training: Tra
     await kube.until("events CoordinatorAppointed and Started", is_reported)
 
 
+async def test_a_job_of_one_pod_gets_the_coordinators_service_with_its_first_spare(training: Training, kube: Kube):
+    # given a job of one pod without spares
+    def one_pod(job: Raw) -> None:
+        job["spec"]["replicatedJobs"][0]["template"]["spec"]["parallelism"] = 1
+        job["spec"]["spares"] = {"replicas": 0}
+
+    await training.apply(one_pod)
+    (pod,) = await training.until_pods(1)
+
+    # then its pod has the coordinator's label and no coordinator's address, because there is no Service for it
+    async def coordinator_in_facts(of: Raw) -> str:
+        return str(json.loads(base64.b64decode((await facts_secret(kube, of))["data"][names.JOB_FILE]))["coordinator"])
+
+    assert pod["metadata"]["labels"][names.LABEL_COORDINATOR] == "true"
+    assert await coordinator_in_facts(pod) == ""
+    assert NAME in {raw["metadata"]["name"] for raw in await kube.list("services")}
+    assert f"{NAME}-coordinator" not in {raw["metadata"]["name"] for raw in await kube.list("services")}
+
+    # when it gets a spare, then also the Service, whose address only the spare has
+    await kube.call("PATCH", f"trainingjobs/{NAME}", {"spec": {"spares": {"replicas": 1}}})
+    spare = next(pod for pod in await training.until_pods(2) if is_spare(pod))
+    service = await kube.call("GET", f"services/{NAME}-coordinator")
+    assert await coordinator_in_facts(spare) == f"{service['spec']['clusterIP']}:{COORDINATOR_PORT}"
+    assert names.LABEL_COORDINATOR not in spare["metadata"]["labels"]
+
+
 async def test_a_lost_pod_is_replaced_by_exactly_one_spare_even_if_the_operator_was_killed_meanwhile(
     training: Training, kube: Kube, operator: OperatorProcess
 ):

@@ -89,6 +89,16 @@ async def test_an_invalid_address_is_skipped(served: ServedSidecar) -> None:
         await until(lambda: calls.ups)
 
 
+async def test_a_client_without_an_address_calls_nobody_until_it_gets_one(
+    served: ServedSidecar, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with dialing() as calls:
+        assert caplog.messages == []
+        calls.client.dial((at(served),))
+        await until(lambda: calls.ups)
+
+
 async def test_a_new_call_replaces_the_one_under_way(served: ServedSidecar, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     async with dialing(refusing()) as calls:

@@ -43,6 +43,13 @@ def test_an_injected_pod_derives_its_rank_from_its_position_and_pods_after_the_l
     assert (settings.coordinator_host, settings.coordinator_port) == ("10.0.0.7", 8478)
 
 
+def test_the_only_pod_of_a_job_has_no_coordinators_address(tmp_path: Path) -> None:
+    keys(tmp_path)
+    write_pod_files(tmp_path, JobFacts(SHAPE, "", GROUPS))
+    settings = read_settings(env(tmp_path, "driver/0/0"))
+    assert (settings.coordinator_host, settings.coordinator_port) == ("", 0)
+
+
 def test_a_sidecar_listens_on_the_usual_port_and_with_host_network_on_its_own(tmp_path: Path) -> None:
     write_injected(tmp_path)
     variables = env(tmp_path, "workers/0/0")

@@ -46,6 +46,14 @@ class Job:
         return self.spec.world
 
     @property
+    def needs_service(self) -> bool:
+        """Whether members find their coordinator by a Service. A single member is its own coordinator. An injected job
+        gets more pods from its controller without a change that the operator sees first.
+        """
+        world = self.spec.world
+        return world is not None and (self.injected is not None or world.has_several_members)
+
+    @property
     def terminal(self) -> bool:
         """Whether it has ended, according to status."""
         return bool(self.status.terminal_state)

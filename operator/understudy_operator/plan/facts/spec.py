@@ -238,6 +238,11 @@ class World:
         return sum(group.pods for group in self.groups)
 
     @property
+    def has_several_members(self) -> bool:
+        """Whether it can have more than one member at the same time."""
+        return self.actives + self.spares > 1 or bool(self.pool)
+
+    @property
     def snapshot_copies(self) -> int:
         """Other pods that keep a copy of each snapshot."""
         if not self.snapshot_bytes:

@@ -159,12 +159,14 @@ def _message_bytes(observed: Observed) -> int:
 
 
 def plan_label(observed: Observed, leadership: Leadership) -> tuple[PatchPod, ...]:
-    """The Service selects by this label, so that members find the coordinator."""
+    """The Service selects by this label, so that members find the coordinator. Without a Service, each pod has the label
+    from its beginning (pods.py).
+    """
     patches = []
     holder = leadership.pod
     if holder is not None and holder.labels.get(names.LABEL_COORDINATOR) != "true":
         patches.append(PatchPod(holder.name, {names.LABEL_COORDINATOR: "true"}))
-    for pods in (observed.pods, observed.previous_pods):
+    for pods in (observed.pods, observed.previous_pods) if observed.coordinator_address else ():
         for pod in pods.with_label(names.LABEL_COORDINATOR):
             if holder is None or pod.uid != holder.uid:
                 patches.append(PatchPod(pod.name, {names.LABEL_COORDINATOR: None}))

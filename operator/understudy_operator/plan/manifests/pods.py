@@ -159,6 +159,8 @@ def _metadata(
         names.LABEL_REPLICATED_JOB: group.name,
         names.LABEL_ROLE: names.ROLE_SPARE if place is None else names.ROLE_ACTIVE,
     }
+    if not job.needs_service:
+        labels[names.LABEL_COORDINATOR] = "true"
     if job.previous_epoch:
         labels[names.LABEL_ATTEMPT] = str(job.previous_epoch)
     if place is not None:

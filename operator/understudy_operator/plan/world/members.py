@@ -54,7 +54,7 @@ from understudy_operator.plan.manifests.pods import pod_manifest, trainer_of
 from understudy_operator.plan.manifests.shape import facts_secret_name
 from understudy_operator.plan.times.reconcile_clock import is_due
 from understudy_operator.plan.verdicts.findings import Finding
-from understudy_operator.plan.world.objects import has_secrets
+from understudy_operator.plan.world.objects import has_secrets, lacks_service
 from understudy_operator.plan.world.replacements import plan_replacements
 from understudy_protocol import pod as names
 from understudy_protocol.command_words import may_call_torchrun
@@ -96,7 +96,7 @@ def avoided_nodes(observed: Observed, now: float) -> list[str]:
 
 
 def _create(observed: Observed, sidecar_image: str, now: float) -> Iterator[CreatePod]:
-    if not observed.coordinator_address or not has_secrets(observed) or not may_start(observed):
+    if lacks_service(observed) or not has_secrets(observed) or not may_start(observed):
         return
     avoided, ganged = avoidance(observed, now), has_gang(observed)
     backoff, in_a_row = plan_start_backoff(observed, now), failed_in_a_row(observed, now)

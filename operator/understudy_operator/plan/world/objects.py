@@ -6,6 +6,9 @@ Rules:
   from a master secret that was replaced meanwhile.
 - The Secret with the job's facts (manifests/shape.py) is created after the Service, whose address it contains.
 - The operator reads no Secret. secret_writes.py decides when it creates one.
+- A job with one member has no Service for its coordinator, because that member is the coordinator. Its pod also has no
+  coordinator's address. It gets the Service with its first spare. An injected job always has it, because other
+  controllers can add pods to it, and its Secret cannot change.
 - If somebody deletes the coordinator's Service, the operator recreates it with the address that pods know, or with
   another address if another Service has this one. New pods get the new address. Members need no Service: they know
   their standby coordinators.
@@ -45,6 +48,11 @@ def plan_objects(observed: Observed, now: float) -> tuple[Create | DeleteSecret,
     return (*map(DeleteSecret, _unneeded_secrets(observed)), *map(Create, created))
 
 
+def lacks_service(observed: Observed) -> bool:
+    """Whether the coordinator's Service has to be created."""
+    return observed.job.needs_service and not observed.coordinator_address
+
+
 def has_secrets(observed: Observed) -> bool:
     """Whether the Secrets that pods of the world mount exist, as far as this process can know."""
     pods, injected = _may_mount(observed), observed.job.injected is not None
@@ -55,7 +63,7 @@ def has_secrets(observed: Observed) -> bool:
 def _missing(observed: Observed, now: float) -> Iterator[dict[str, Any]]:
     job = observed.job
     yield from _missing_secrets(observed, now)
-    if job.spec.world is not None and not observed.coordinator_address:
+    if lacks_service(observed):
         yield _coordinator_service(job, _free_address(observed))
     if job.spec.network.hostnames and not observed.has_hostnames_service:
         yield _hostnames_service(job)
@@ -67,7 +75,7 @@ def _missing(observed: Observed, now: float) -> Iterator[dict[str, Any]]:
 
 def _of_injected(observed: Observed, now: float) -> Iterator[dict[str, Any]]:
     """First the Service, because the Secret also has its address. Pods cannot start before the Secret exists."""
-    if not observed.coordinator_address:
+    if lacks_service(observed):
         yield _coordinator_service(observed.job, _free_address(observed))
     else:
         yield from _missing_secrets(observed, now)
@@ -96,7 +104,7 @@ def _secret_names(observed: Observed) -> tuple[str, ...]:
     if job.spec.world is None:
         return ()
     rollouts = (rollout_secret_name(job),) if has_gateways(job) else ()
-    has_facts = job.injected is None and observed.coordinator_address  # the facts contain the address
+    has_facts = job.injected is None and not lacks_service(observed)  # the facts contain the Service's address
     return (membership_secret_name(job), *rollouts, *((_facts_secret(observed),) if has_facts else ()))
 
 

@@ -222,6 +222,15 @@ def test_the_label_moves_with_the_leadership():
     )
 
 
+def test_without_a_service_each_pod_keeps_the_label_that_it_was_created_with():
+    # given a job of one pod whose coordinator is lost, and the pod that replaces it
+    lost, new = (replace(pod, labels={**pod.labels, names.LABEL_COORDINATOR: "true"}) for pod in (A0, A1))
+    given = observed(RUNNING, (lost, new), coordinator_address="")
+    # then no label is moved
+    assert plan_label(given, Leadership(4, 1, lost, "")) == ()
+    assert plan_label(given, Leadership(5, 0, new, "…")) == ()
+
+
 # The operator's own lines -------------------------------------------------------------------------------------------
 
 

@@ -24,14 +24,14 @@ from tests.unit.operator.given import (
 )
 from understudy_operator.plan.facts import keys
 from understudy_operator.plan.facts.cluster_objects import Pod
-from understudy_operator.plan.facts.job import Job
+from understudy_operator.plan.facts.job import InjectedJob, Job
 from understudy_operator.plan.facts.keyring import Keyring
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.facts.refusals import Refusal
 from understudy_operator.plan.facts.secret_writes import SecretWrites
 from understudy_operator.plan.facts.spec import RolloutGateway, RolloutsSpec
 from understudy_operator.plan.facts.status import written
-from understudy_operator.plan.intents import Create, DeleteSecret, Plan
+from understudy_operator.plan.intents import Create, CreatePod, DeleteSecret, Plan
 from understudy_operator.plan.manifests.shape import facts_secret_name
 from understudy_operator.plan.reconcile import reconcile
 from understudy_operator.plan.times.reconcile_clock import ReconcileClock
@@ -364,6 +364,51 @@ def test_the_coordinators_service_selects_the_labelled_pod_also_while_it_is_not_
     assert spec["publishNotReadyAddresses"] is True
     assert "clusterIP" not in spec  # Kubernetes assigns one, which pods get instead of a name
     assert spec["ports"] == [{"name": "membership", "port": COORDINATOR_PORT, "protocol": "TCP"}]
+
+
+def alone(**changes: Any) -> Job:
+    """A job of one pod without spares."""
+    return a_job(**({"parallelism": 1, "spares": 0} | changes))
+
+
+def test_a_job_with_one_member_has_no_service_for_its_coordinator():
+    # given a new job of one pod without spares
+    job = alone()
+    made = planned(job=job, **NOTHING)
+    # then it gets the hostnames' Service, and its pod's facts have no coordinator's address
+    name = facts_secret_name(job, "")
+    assert list(made) == [SECRET, name, "llm"]
+    assert json.loads(made[name]["stringData"]["job.json"])["coordinator"] == ""
+    # and once these exist, its pod is created, with the coordinator's label
+    writes = SecretWrites({SECRET: NOW, name: NOW})
+    plan = reconcile(observed(job, (), coordinator_address="", secret_writes=writes), "sidecar:1", NOW)
+    (pod,) = (intent.manifest for intent in plan.pods if isinstance(intent, CreatePod))
+    assert pod["metadata"]["labels"][names.LABEL_COORDINATOR] == "true"
+
+
+@pytest.mark.parametrize("job", [alone(parallelism=2), alone(spares=1), alone(pool="warm")], ids=["pod", "spare", "pool"])
+def test_the_pods_of_a_job_that_can_have_more_members_wait_for_the_coordinators_service(job: Job):
+    assert "llm-coordinator" in planned(job=job, **NOTHING)
+    assert reconcile(observed(job, (), coordinator_address=""), "sidecar:1", NOW).pods == ()
+    # and they do not have the coordinator's label before the operator has chosen one of them
+    plan = reconcile(observed(job, ()), "sidecar:1", NOW)
+    created = [intent.manifest["metadata"]["labels"] for intent in plan.pods if isinstance(intent, CreatePod)]
+    assert [labels for labels in created if names.LABEL_COORDINATOR in labels] == []
+
+
+def test_a_job_of_one_pod_gets_the_coordinators_service_with_its_first_spare():
+    # given a job that ran without a Service, and that now gets a spare
+    job = alone(spares=1, status=in_round(coordinator="a0"))
+    before = SecretWrites({SECRET: NOW, facts_secret_name(job, ""): NOW})
+    # then it gets the Service
+    assert list(planned(A0, job=job, coordinator_address="", secret_writes=before)) == ["llm-coordinator"]
+    # and then a Secret with its address, for the spare
+    assert list(planned(A0, job=job, secret_writes=before)) == [facts_secret_name(job, ADDRESS)]
+
+
+def test_an_injected_job_of_one_pod_has_the_coordinators_service_because_its_secret_cannot_change():
+    job = replace(alone(), injected=InjectedJob("uid-of-it", (), 30, "Job", "train"))
+    assert list(planned(job=job, **NOTHING)) == ["llm-coordinator"]
 
 
 def test_the_coordinators_service_finds_the_port_of_each_pod_with_host_network():
