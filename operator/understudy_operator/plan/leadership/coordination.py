@@ -159,8 +159,8 @@ def _message_bytes(observed: Observed) -> int:
 
 
 def plan_label(observed: Observed, leadership: Leadership) -> tuple[PatchPod, ...]:
-    """The Service selects by this label, so that members find the coordinator. Without a Service, each pod has the label
-    from its beginning (pods.py).
+    """The Service selects by this label, so that members find the coordinator. In a job without a Service, each pod is
+    created with the label (manifests/pods.py), and keeps it.
     """
     patches = []
     holder = leadership.pod

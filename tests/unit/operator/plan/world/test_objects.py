@@ -386,7 +386,9 @@ def test_a_job_with_one_member_has_no_service_for_its_coordinator():
     assert pod["metadata"]["labels"][names.LABEL_COORDINATOR] == "true"
 
 
-@pytest.mark.parametrize("job", [alone(parallelism=2), alone(spares=1), alone(pool="warm")], ids=["pod", "spare", "pool"])
+@pytest.mark.parametrize(
+    "job", [alone(parallelism=2), alone(spares=1), alone(pool="warm")], ids=["pod", "spare", "pool"]
+)
 def test_the_pods_of_a_job_that_can_have_more_members_wait_for_the_coordinators_service(job: Job):
     assert "llm-coordinator" in planned(job=job, **NOTHING)
     assert reconcile(observed(job, (), coordinator_address=""), "sidecar:1", NOW).pods == ()
