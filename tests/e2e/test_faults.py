@@ -143,7 +143,7 @@ def test_a_job_of_one_pod_recovers_without_a_service_for_its_coordinator(make_jo
     # and a sidecar that is killed alone continues its round
     kill_sidecar(job, victim)
     # and a deleted pod is replaced
-    job.cluster.kubectl("-n", NAMESPACE, "delete", "pod", name, "--grace-period=0", "--force")
+    job.cluster.kubectl("-n", NAMESPACE, "delete", "pod", name)
     status = job.wait_for("another pod trains", lambda s: s["coordinator"].get("podName") != name and trains(s))
     assert status["recoveriesByStrategy"] == {"inPlace": 1, "podRecreate": 1, "spareSwap": 0}
 
