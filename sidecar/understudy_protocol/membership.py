@@ -486,9 +486,13 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class HeartbeatAck:
-    """The answer to a Heartbeat, at once. A member that leaves three heartbeats unanswered counts as lost."""
+    """The answer to a Heartbeat, at once. A member that leaves three heartbeats unanswered counts as lost.
+
+    stepped_s: the seconds since this pod's workers reported a step of the heartbeat's round; null if they have not.
+    """
 
     number: int
+    stepped_s: Optional[float] = None
 
 
 @dataclass(frozen=True)

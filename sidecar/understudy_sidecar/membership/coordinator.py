@@ -320,8 +320,8 @@ class Coordinator:
                 leaving.on_gone(state, member, message, now)
             case m.Gone() | m.CloseAck():
                 ending.on_acknowledged(state, member)
-            case m.HeartbeatAck(number):
-                self._on_heartbeat_ack(member, number, now)
+            case m.HeartbeatAck(number, stepped_s):
+                self._on_heartbeat_ack(member, number, stepped_s, now)
             case _:
                 pass  # of a round that is over
 
@@ -370,11 +370,13 @@ class Coordinator:
             case m.CopyStride():
                 copies.on_stride(self.state, member, message)
 
-    def _on_heartbeat_ack(self, member: MemberRecord, number: int, now: float) -> None:
+    def _on_heartbeat_ack(self, member: MemberRecord, number: int, stepped_s: float | None, now: float) -> None:
         state = self.state
         if number > state.heartbeat:
             return
         member.record_answer(number)
+        if stepped_s is not None:
+            state.silence.on_step_of(number, now - stepped_s, state.steps)
         state.send(member, m.LeaseRenewal(number))
         escalation.on_answer(state, member, number)
         if state.quorum.check is not None and quorum.on_answer(state, member, number):

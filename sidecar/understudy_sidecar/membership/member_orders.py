@@ -89,9 +89,9 @@ def _on_request_vote(me: MemberState, request: m.RequestVote) -> None:
 
 def _on_order(me: MemberState, message: object, now: float) -> None:
     match message:
-        case m.Heartbeat(number):
+        case m.Heartbeat(number, token):
             me.lease.on_answer(number, now)
-            me.answer(m.HeartbeatAck(number))
+            me.answer(m.HeartbeatAck(number, member_workers.stepped_s(me, token, now)))
         case m.LeaseRenewal(number):
             me.lease.on_confirmation(number)
         case m.Assign() | m.PlanCopies():

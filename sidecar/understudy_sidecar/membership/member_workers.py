@@ -204,6 +204,12 @@ def _on_failure(me: MemberState, failure: m.WorkerFailed, now: float) -> None:
     me.send(failure)
 
 
+def stepped_s(me: MemberState, token: RoundToken, now: float) -> float | None:
+    """The seconds since this pod's workers reported a step of that round; None if they have not."""
+    last = me.workers.steps.last_step_at
+    return None if last is None or me.workers.stepped != token else now - last
+
+
 def _on_step(me: MemberState, report: l.Stepped, now: float) -> None:
     workers = me.workers
     workers.stepped = report.token

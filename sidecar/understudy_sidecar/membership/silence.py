@@ -6,7 +6,9 @@
 - When a step is late, and when the training stalls, the coordinator pings every active at once. If a machine
   acknowledges neither this packet nor earlier ones, its member is lost about a second after the last packet from the
   machine (tcp.py). In a stall, a member that does not answer within `answer_s` is lost too: this also finds frozen
-  processes, whose kernels still acknowledge data. Pings for late steps are at least `probe_again_s` and one heartbeat
+  processes, whose kernels still acknowledge data. But only the member with group rank 0 reports each step. If it is the
+  silent one, the others may still make steps, for example because only its sidecar restarts. Their answers say so, and
+  then the stall has no effect. Pings for late steps are at least `probe_again_s` and one heartbeat
   interval apart, because in some trainings many steps are late.
 - A member that leaves `HEARTBEATS` regular heartbeats unanswered is lost (a hung sidecar), even while the training
   runs.
@@ -149,6 +151,14 @@ class SilenceWatch:
             elif waits_for_answer and probe is not None and member.answered < probe.heartbeat:
                 found.append(SilentMember(member, f"{late}, {_UNREACHABLE}"))
         return found
+
+    def on_step_of(self, number: int, at: float, steps: StepWatch) -> None:
+        """A member has answered this heartbeat, and has made a step at this time. After the time at which the next step
+        was late, that means that the training goes on: then no member is lost because it leaves this probe unanswered.
+        """
+        probe, late_at = self.probe, steps.late_at()
+        if probe is not None and probe.heartbeat == number and not probe.is_early and late_at is not None:
+            self.probe = replace(probe, is_done=probe.is_done or at >= late_at)
 
     def deadline(self, roster: Roster, steps: StepWatch) -> float:
         times = [self.heartbeat_at]

@@ -65,6 +65,7 @@ class DrivenCoordinator:
             else Coordinator.elected(shape, "uid-coordinator", "10.0.0.9", Term(epoch, 2), elected, self.now)
         )
         self.sent: dict[str, list[Any]] = {}
+        self.stepped_s: dict[str, float] = {}  # in a pod's answers to heartbeats
         self.logged: list[str] = []
         self.hung_up: list[str] = []
         self.watched: list[str] = []  # the pods of the newest WatchMachines
@@ -165,7 +166,7 @@ class DrivenCoordinator:
         """These members answer the heartbeats that they received."""
         for name in names:
             for message in self.take(name, m.Heartbeat):
-                self.receive(name, m.HeartbeatAck(message.number))
+                self.receive(name, m.HeartbeatAck(message.number, self.stepped_s.get(name)))
 
     def take(self, name: str, kind: type[Any]) -> list[Any]:
         """The messages of a kind that the coordinator sent to a pod since the last call."""

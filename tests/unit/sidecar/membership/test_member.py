@@ -412,6 +412,14 @@ def test_heartbeats_keep_the_coordinator() -> None:
         assert driven.heartbeat() == [e.ToCoordinator(m.HeartbeatAck(1))]
 
 
+def test_an_answer_says_how_long_ago_the_workers_made_a_step_in_the_heartbeats_round() -> None:
+    driven = running()
+    driven.report(l.Stepped(R0, 1, None, 0.5, 7.0))
+    driven.now += 1.0
+    assert driven.hear(m.Heartbeat(1, R0)) == [e.ToCoordinator(m.HeartbeatAck(1, 1.0))]
+    assert driven.hear(m.Heartbeat(2, R1)) == [e.ToCoordinator(m.HeartbeatAck(2))]
+
+
 def test_the_fence_stops_the_workers_when_no_coordinator_is_heard() -> None:
     driven = running()
     driven.do(e.LinkDown())

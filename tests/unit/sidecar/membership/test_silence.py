@@ -91,6 +91,26 @@ def test_when_the_training_stalls_every_active_member_is_pinged_and_a_frozen_one
     assert "stalled" in driven.recovery().cause.message
 
 
+@pytest.mark.parametrize(("stepped_s", "goes_on"), [(0.1, True), (STALL_S - 0.1, False)])
+def test_a_silent_rank_0_is_not_lost_in_a_stall_while_the_others_make_steps(stepped_s: float, goes_on: bool) -> None:
+    # given a round in which rank 0 reports each step
+    driven = running()
+    # when only its sidecar ends, and another member has made its last step this long ago when the training stalls
+    driven.stepped_s["active-1"] = stepped_s
+    driven.later(STALL_S + PATIENCE.answer_s + 0.1, "active-1", "spare-0")
+    # then it is lost only if the others stopped when its reports did
+    assert driven.lost_pods() == ({} if goes_on else {"active-0": "Node"})
+
+
+def test_a_hung_sidecar_of_rank_0_is_lost_after_three_heartbeats_although_the_others_make_steps() -> None:
+    driven = running()
+    driven.stepped_s["active-1"] = 0.1
+    driven.later(PATIENCE.heartbeat_s * HEARTBEATS - 1, "active-1", "spare-0")
+    assert driven.lost_pods() == {}
+    driven.later(PATIENCE.heartbeat_s + 1, "active-1", "spare-0")
+    assert driven.lost_pods() == {"active-0": "Node"}
+
+
 def unreachable(driven: DrivenCoordinator, *names: str) -> None:
     """The kernel reports that the machines of these pods acknowledge no packet."""
     driven.do(Unreachable(frozenset(driven.link(name) for name in names)))
