@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from tests.e2e.truth import Step, Steps
 from tests.e2e.waiting import wait_for_status, wait_until
 
 ATTEMPTS = 3
+#: A coordinator reports to the operator at least so often, in seconds, when its voters have changed.
+REPORTED_S = 1.0
 STEP_FILE = "/tmp/steps"
 #: The start of a script: step() for Understudy, and for steps_in().
 STEP = f"""
@@ -175,14 +178,22 @@ class PlainJob:
         return read_log(self.cluster, self.namespace, pod["metadata"]["name"], "understudy-sidecar")
 
     def wait_for_voters(self) -> None:
-        """Wait until all pods vote about the next coordinator, as status reports: before that none can be elected."""
+        """Wait until all pods vote about the next coordinator, and the operator knows it. Before that none can be
+        elected, or the operator appoints one, because too few of the voters that it knows are left.
+        """
 
         def voters() -> int:
             lines = self.sidecar_log(self.pod(self.status()["coordinator"]["podUID"]))
-            result = [line for line in lines.splitlines() if " is in effect: " in line]
+            result = [line for line in lines.splitlines() if " is in effect: " in line and _age_s(line) > REPORTED_S]
             return int(result[-1].split(" is in effect: ")[1].split()[0]) if result else 0
 
         wait_until("the voter configuration counts", lambda: voters() == self.actives + self.spares, 30, seen=self.text)
+
+
+def _age_s(line: str) -> float:
+    """Of a line of a sidecar's log, in seconds."""
+    at = datetime.fromisoformat(line.split()[0]).replace(tzinfo=UTC)
+    return (datetime.now(UTC) - at).total_seconds()
 
 
 def alive(job: PlainJob) -> list[Raw]:
