@@ -243,7 +243,7 @@ async def test_a_watch_continues_when_the_api_server_takes_watches_again(monkeyp
 async def test_a_watch_whose_version_is_forgotten_lists_everything_again(
     gone: tuple[str, msgspec.Raw] | Refused,
 ) -> None:
-    # given pods "a" and "b", of which "a" was deleted and "b" began to run while there was no watch
+    # given pods "a" and "b"; while there was no watch, "a" was deleted, and "b" began to run
     watches = Watches(lambda: ())
     before = ("ADDED", pod("a", job="one", version="7")), ("ADDED", pod("b", job="one", version="8"))
     after = ("ADDED", pod("c", "Running", version="41"))
