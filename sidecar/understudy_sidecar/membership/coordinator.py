@@ -376,7 +376,7 @@ class Coordinator:
             return
         member.record_answer(number)
         if stepped_s is not None:
-            state.silence.on_step_of(number, now - stepped_s, state.steps)
+            state.silence.on_stepped(number, stepped_s, state.steps)
         state.send(member, m.LeaseRenewal(number))
         escalation.on_answer(state, member, number)
         if state.quorum.check is not None and quorum.on_answer(state, member, number):

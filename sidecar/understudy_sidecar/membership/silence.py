@@ -55,6 +55,7 @@ class SilentMember:
 @dataclass(frozen=True)
 class _Probe:
     heartbeat: int  # its number
+    sent_at: float
     until: float
     is_early: bool  # the step was late, and the training did not stall yet
     is_done: bool = False
@@ -117,7 +118,7 @@ class SilenceWatch:
             return self._next_heartbeats(roster, now, number)
         if self._is_probe_due(steps, now):
             is_early = not steps.is_stalled(now)
-            self.probe = _Probe(number, now + self.timeouts.answer_s, is_early)
+            self.probe = _Probe(number, now, now + self.timeouts.answer_s, is_early)
             if is_early:
                 heartbeat_s = self.heartbeat_s_of(len(roster.connected))
                 self.early_again_at = now + max(self.timeouts.probe_again_s, heartbeat_s)
@@ -152,13 +153,16 @@ class SilenceWatch:
                 found.append(SilentMember(member, f"{late}, {_UNREACHABLE}"))
         return found
 
-    def on_step_of(self, number: int, at: float, steps: StepWatch) -> None:
-        """A member has answered this heartbeat, and has made a step at this time. After the time at which the next step
-        was late, that means that the training goes on: then no member is lost because it leaves this probe unanswered.
+    def on_stepped(self, number: int, stepped_s: float, steps: StepWatch) -> None:
+        """A member has answered this heartbeat, and had made its last step this many seconds before. If that was after
+        the time at which the next step was late, the training goes on: then no member is lost because it leaves this
+        probe unanswered.
+
+        The time of the step is counted from the sending of the probe, because an answer can take long.
         """
         probe, late_at = self.probe, steps.late_at()
         if probe is not None and probe.heartbeat == number and not probe.is_early and late_at is not None:
-            self.probe = replace(probe, is_done=probe.is_done or at >= late_at)
+            self.probe = replace(probe, is_done=probe.is_done or probe.sent_at - stepped_s >= late_at)
 
     def deadline(self, roster: Roster, steps: StepWatch) -> float:
         times = [self.heartbeat_at]

@@ -102,6 +102,19 @@ def test_a_silent_rank_0_is_not_lost_in_a_stall_while_the_others_make_steps(step
     assert driven.lost_pods() == ({} if goes_on else {"active-0": "Node"})
 
 
+def test_an_answer_that_takes_long_does_not_show_that_the_others_make_steps() -> None:
+    # given a training that stalls because rank 0 is frozen, so that the others made their last step as early as it
+    driven = running()
+    driven.later(STALL_S + 0.1, "spare-0")
+    # when the answer of another member is on its way for 2 s
+    _early, probe = driven.take("active-1", m.Heartbeat)
+    driven.later(2.0, "spare-0")
+    driven.receive("active-1", m.HeartbeatAck(probe.number, STALL_S))
+    driven.later(PATIENCE.answer_s, "active-1", "spare-0")
+    # then rank 0 is lost nevertheless
+    assert driven.lost_pods() == {"active-0": "Node"}
+
+
 def test_a_hung_sidecar_of_rank_0_is_lost_after_three_heartbeats_although_the_others_make_steps() -> None:
     driven = running()
     driven.stepped_s["active-1"] = 0.1
