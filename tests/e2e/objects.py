@@ -45,11 +45,12 @@ def listed(cluster: Cluster, namespace: str, kind: str, selector: str = "") -> l
 
 
 def read_log(cluster: Cluster, namespace: str, pod: str, container: str) -> str:
-    """The log of a container so far; "" while the kubelet has no log of it."""
+    """The log of a container so far; "" while the kubelet has no log of it, and pytest shows why if the test fails."""
     path = f"/{_collection(namespace, 'pods')}/{pod}/log?container={container}"
     try:
         return cluster.api.read(path, timeout_s=LIMIT_S).decode(errors="replace")
-    except ClusterDown:
+    except ClusterDown as error:
+        print(f"no log of {container} in {pod}: {error}")
         return ""
 
 

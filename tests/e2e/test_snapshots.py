@@ -20,7 +20,6 @@ import pytest
 from tests.cluster import Cluster
 from tests.e2e import acts
 from tests.e2e.lanes import NAMESPACE
-from tests.e2e.objects import read_log
 from tests.e2e.report import Token, newest_round, newest_step
 from tests.e2e.training import CHECKOUT, Raw, Training
 from tests.e2e.truth import is_open, new_entries
@@ -154,10 +153,10 @@ def test_a_damaged_snapshot_in_its_own_pod_is_refused_and_a_copy_of_it_is_restor
     assert first["cause"]["signal"] == "SIGKILL"
     assert others
     # and the cause is the exception of its pod, which counts for its node, and not a peer that ended sooner
-    assert "DamagedSnapshotError" in others[0]["cause"]["message"]
+    message = others[0]["cause"]["message"]
+    assert "DamagedSnapshotError" in message
+    assert "is damaged (its digest is wrong), and is discarded" in message
     assert (others[0]["cause"]["pod"], others[0]["cause"]["node"]) == (victim.pod, victim.node)
-    log = read_log(training.cluster, NAMESPACE, victim.pod, "trainer")
-    assert "is damaged (its digest is wrong), and is discarded" in log
     assert others[-1]["restoredFrom"] == "Peer"
     assert training_resumed_at(training) == newest
 
