@@ -42,9 +42,12 @@ class JobExecutor:
                 refusals.append(refusal)
         return refusals
 
-    async def list_pods(self, namespace: str, labels: str, fields: str, limit: int) -> Sequence[Raw]:
-        """List pods that have no watch."""
-        return await self._api.list_first(f"/api/v1/namespaces/{namespace}/pods", labels, fields, limit)
+    async def list_pods(self, owner: ReconciledObject, labels: str, fields: str, limit: int) -> Sequence[Raw]:
+        """List pods that have no watch. A list takes a turn, as a write does: the API server looks at all pods of the
+        namespace for it.
+        """
+        async with self._pace.turn(owner.namespace, owner.uid):
+            return await self._api.list_first(f"/api/v1/namespaces/{owner.namespace}/pods", labels, fields, limit)
 
     async def execute(self, owner: ReconciledObject, intents: Sequence[JobIntent]) -> list[Refusal]:
         """Execute all intents, as far as possible. Returns the API server's rejections."""

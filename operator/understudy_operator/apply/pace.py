@@ -7,7 +7,7 @@ waiting namespace and job, and not by its whole backlog.
 In each namespace, at most PLACES writes are on their way at once. If the API server gets more than it can finish within
 its timeout of 34 s, it works on all of them and finishes almost none. This happened with 2,000 Services that get IP
 addresses, and with the status of 2,000 jobs. The limit is for each namespace, because an admission webhook of one may
-answer late. The Lease of the operator does not wait for a turn.
+answer late. The Lease of the operator does not wait for a turn. Lists of the pods of child Jobs take turns too.
 """
 
 import asyncio

@@ -15,8 +15,8 @@ from understudy_operator.plan.jobset.pod_queries import EVERY_S, PODS, PodQuerie
 from understudy_operator.runtime.kept_fields import select_pod_fields
 from understudy_protocol import pod as names
 
-#: namespace, label selector, field selector, limit
-ListSome = Callable[[str, str, str, int], Awaitable[Sequence[Raw]]]
+#: job, label selector, field selector, limit
+ListSome = Callable[[Job, str, str, int], Awaitable[Sequence[Raw]]]
 log = logging.getLogger(__name__)
 
 
@@ -46,7 +46,7 @@ class JobPods:
     async def _list_pods(self, job: Job, children: Sequence[ChildJob], wanted: PodQueries) -> None:
         self._again_at = self._steady() + EVERY_S
         labels = f"{keys.UID}={job.uid},!{names.LABEL_JOB_UID}"
-        raws = [await self._list(job.namespace, labels, fields, PODS) for fields in wanted.selectors]
+        raws = [await self._list(job, labels, fields, PODS) for fields in wanted.selectors]
         uids = {child.uid for child in children}  # users can copy labels
         own = (raw for answer in raws for raw in answer if controller_uid(raw) in uids)
         found = {pod.uid: pod for pod in map(_read, own) if pod is not None}

@@ -3,9 +3,10 @@
 The operator does not watch these pods: they belong to the Job controller, and there may be thousands. Instead it lists
 a few while a Job waits for pods, and reports why they wait.
 
-Rules: the operator lists Pending pods while a Job has not had all its pods ready for SLOW_S, and the pods on nodes that
-are not ready while pods of a Job end. It repeats this after EVERY_S; while the known pods explain the wait the pause
-doubles each time, up to SELDOM_S.
+Rules: the operator lists Pending pods if a Job that is older than SLOW_S has pods that are not ready, and the pods on
+nodes that are not ready while pods of a Job end. It repeats this after EVERY_S. While the listed pods explain the wait,
+or there is none, the pause doubles each time, up to SELDOM_S. A Job that has no pods yet is no reason for a list: if
+thousands of Jobs wait for the Job controller, the lists would take most of the API server's time.
 A pod that is Terminating on a dead node is reported, and not removed by force: nothing fences its containers, which may
 still run, and no kubelet reports their end.
 """
@@ -42,7 +43,7 @@ class PodQueries:
 
 def plan_pod_queries(children: Iterable[ChildJob], nodes: Mapping[str, Node], now: float) -> PodQueries:
     active = [child for child in children if not child.ended]
-    waits = any(_waits(child) and is_due(child.created_at + SLOW_S, now) for child in active)
+    waits = any(_waits_for_a_pod(child) and is_due(child.created_at + SLOW_S, now) for child in active)
     ends = any(child.deleting or child.terminating for child in active)
     down = sorted(node.name for node in nodes.values() if not node.ready)[:NODES] if ends else []
     pending = ["status.phase=Pending"] if waits else []
@@ -52,7 +53,7 @@ def plan_pod_queries(children: Iterable[ChildJob], nodes: Mapping[str, Node], no
 def query_pause_s(before_s: float, pods: Sequence[Pod]) -> float:
     """Seconds until the next query."""
     explained = any(pod.trouble or pod.deleting_since is not None for pod in pods)
-    return min(max(2 * before_s, EVERY_S), SELDOM_S) if explained else EVERY_S
+    return min(max(2 * before_s, EVERY_S), SELDOM_S) if explained or not pods else EVERY_S
 
 
 def describe_job_pods(observed: Observed, now: float) -> list[str]:
@@ -69,6 +70,11 @@ def describe_job_pods(observed: Observed, now: float) -> list[str]:
 
 def _waits(child: ChildJob) -> bool:
     return not child.suspended and not child.deleting and child.ready + child.succeeded < child.desired_pods
+
+
+def _waits_for_a_pod(child: ChildJob) -> bool:
+    """Whether it waits, and has a pod that is not ready."""
+    return _waits(child) and child.active > child.ready
 
 
 def _on_dead_nodes(observed: Observed) -> Iterator[str]:

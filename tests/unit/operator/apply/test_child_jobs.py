@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -107,6 +108,30 @@ async def test_a_job_is_resumed_with_another_template_only_once_its_clock_is_res
     raw = cluster.api.objects[f"{PATH}/llm-workers-0"]
     assert raw["spec"]["template"]["spec"]["nodeSelector"] == {"pool": "a"}
     assert raw["spec"]["template"]["spec"]["containers"] == GROUP.pod_template["spec"]["containers"]
+
+
+async def test_lists_of_pods_of_a_namespace_are_on_their_way_one_by_one_if_it_has_one_place():
+    """Thousands of Jobs that wait for pods would otherwise ask the API server for as many lists at once."""
+    # given an API server whose lists take a while
+    api = FakeApi()
+    at_once = most = 0
+
+    async def list_slowly(path: str, selector: str, fields: str, limit: int) -> list[Raw]:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        at_once -= 1
+        return []
+
+    api.list_first = list_slowly  # type: ignore[method-assign]
+    executor = JobExecutor(api, Store(), Pace(time.monotonic, places=1))
+    # when pods of several jobs of a namespace are listed
+    jobs = [replace(JOB, uid=f"uid-{number}") for number in range(5)]
+    await asyncio.gather(*(executor.list_pods(job, "", "status.phase=Pending", 20) for job in jobs))
+    # then each list waits for the one before
+    assert most == 1
 
 
 async def test_a_job_that_is_gone_already_is_no_error(cluster: Cluster):

@@ -10,10 +10,13 @@ from tests.unit.operator.given import NOW, a_job
 from tests.unit.operator.observe.test_read import POD
 from understudy_operator.observe.job_pods import JobPods
 from understudy_operator.plan.facts.cluster_objects import ChildJob, Pod
+from understudy_operator.plan.facts.job import Job
 
 EVERY_S = 2.5
 
-WAITS = ChildJob("uid-w", "llm-workers-0", "workers", 0, attempt=0, job_attempt=0, desired_pods=1, created_at=NOW - 60)
+WAITS = ChildJob(
+    "uid-w", "llm-workers-0", "workers", 0, attempt=0, job_attempt=0, desired_pods=1, active=1, created_at=NOW - 60
+)
 CONDITION = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
 OWNED = {**POD, "metadata": {**POD["metadata"], "ownerReferences": owned_by("uid-w")}}
 WAITING: dict[str, Any] = {**OWNED, "status": {"phase": "Pending", "conditions": [CONDITION]}}
@@ -23,12 +26,12 @@ class Lister:
     """An API server, a clock, and one job's JobPods."""
 
     def __init__(self) -> None:
-        self.at, self.requests = 0.0, list[tuple[str, str, str, int]]()
+        self.at, self.requests = 0.0, list[tuple[str, str, str, str, int]]()
         self.answer: list[dict[str, Any]] = [WAITING]
         self.pods = JobPods(self.list_some, lambda: self.at)
 
-    async def list_some(self, *asked: Any) -> list[dict[str, Any]]:
-        self.requests.append(asked)
+    async def list_some(self, job: Job, labels: str, fields: str, limit: int) -> list[dict[str, Any]]:
+        self.requests.append((job.namespace, job.uid, labels, fields, limit))
         return self.answer
 
     async def refresh(self, child: ChildJob = WAITS) -> tuple[Pod, ...]:
@@ -45,7 +48,13 @@ async def test_a_few_pods_are_listed_by_the_jobs_uid_and_none_of_the_world(serve
     (pod,) = await server.refresh()
     assert pod.trouble == "Unschedulable: no room"
     assert server.requests == [
-        ("research", "jobset.sigs.k8s.io/jobset-uid=job-uid,!understudy.dev/job-uid", "status.phase=Pending", 20)
+        (
+            "research",
+            "job-uid",
+            "jobset.sigs.k8s.io/jobset-uid=job-uid,!understudy.dev/job-uid",
+            "status.phase=Pending",
+            20,
+        )
     ]
 
 

@@ -15,7 +15,8 @@ SELDOM_S = 30.0
 
 PENDING = "status.phase=Pending"
 NODES = {name: Node(name, name == "n1") for name in ("n1", "n2", "n3")}
-UNSCHEDULABLE = replace(pending(a_pod("llm-workers-0-0-x")), trouble="Unschedulable: 0/3 nodes are available")
+STARTING = pending(a_pod("llm-workers-0-0-x"))
+UNSCHEDULABLE = replace(STARTING, trouble="Unschedulable: 0/3 nodes are available")
 
 
 def a_child(**changes: Any) -> ChildJob:
@@ -30,6 +31,8 @@ def a_child(**changes: Any) -> ChildJob:
         (a_child(), [PENDING]),
         (a_child(ready=2), []),
         (a_child(ready=1, succeeded=1), []),
+        (replace(a_child(), active=0), []),  # it has no pod that could be Pending
+        (replace(a_child(), active=1, ready=1), []),
         (a_child(suspended=True), []),
         (a_child(ended=True), []),
         (replace(a_child(), created_at=NOW), []),
@@ -43,10 +46,17 @@ def test_the_query_selects_the_pods_that_delay_the_job(child: ChildJob, selector
 
 
 def test_pods_whose_delay_is_explained_are_listed_at_growing_intervals():
-    assert query_pause_s(0.0, []) == query_pause_s(SELDOM_S, []) == EVERY_S
+    assert query_pause_s(0.0, [STARTING]) == query_pause_s(SELDOM_S, [STARTING]) == EVERY_S
     assert query_pause_s(0.0, [UNSCHEDULABLE]) == EVERY_S
     assert query_pause_s(EVERY_S, [UNSCHEDULABLE]) == 2 * EVERY_S
     assert query_pause_s(SELDOM_S, [UNSCHEDULABLE]) == SELDOM_S
+
+
+def test_while_no_pod_is_pending_pods_are_listed_at_growing_intervals():
+    # the pods run, and are not ready, or the Job controller has not reported that they are
+    assert query_pause_s(0.0, []) == EVERY_S
+    assert query_pause_s(EVERY_S, []) == 2 * EVERY_S
+    assert query_pause_s(SELDOM_S, []) == SELDOM_S
 
 
 def running(child: ChildJob, *pods: Pod, not_ready: list[str] | None = None) -> str:
