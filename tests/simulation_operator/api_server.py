@@ -174,6 +174,8 @@ class ApiServer:
             raw["data"] = {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
         if plural == "services":
             raw["spec"].setdefault("clusterIP", "10.0.0.7")
+        if plural == "jobs" and not raw.get("status", {}).get("conditions"):  # its pod never gets ready
+            raw["status"] = {**raw.get("status", {}), "active": 0 if raw["spec"].get("suspend") else 1}
         self.objects[key] = raw
         self._notify(plural, "MODIFIED" if known else "ADDED", raw)
         return raw

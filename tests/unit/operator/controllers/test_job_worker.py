@@ -395,7 +395,8 @@ async def test_a_lost_pod_that_came_back_while_a_list_was_awaited_is_not_deleted
         labels = {names.LABEL_JOB: "llm", names.LABEL_JOB_UID: "job-uid"}
         owned = {"namespace": "research", "labels": labels, "ownerReferences": owned_by("job-uid")}
         path = "/apis/batch/v1/namespaces/research/jobs/llm-driver-0"
-        world.store.put(Kind.CHILD, world.api.put(path, {"kind": "Job", "metadata": owned, "spec": {}}))
+        child = {"kind": "Job", "metadata": owned, "spec": {}, "status": {"active": 1}}
+        world.store.put(Kind.CHILD, world.api.put(path, child))
         links[0].coordination = lost
         world.enqueue()
         # then the state after the list counts
@@ -1003,6 +1004,7 @@ async def test_a_pod_of_a_child_job_is_listed_and_reported_while_its_job_waits_f
         owner = owned_by(world.api.of_kind("Job")[0]["metadata"]["uid"])
         world.api.put(f"{pods}/llm-workers-0-0", pod | {"metadata": {**metadata, "ownerReferences": owner}})
         world.api.put(f"{pods}/a-copy", pod)
+        world.store.put(Kind.CHILD, world.api.put(f"{JOBS}/llm-workers-0", world.child(active=1)))
         world.enqueue()
         await world.until(lambda: "pod llm-workers-0-0: Unschedulable: no room" in world.condition("Ready")[1])
         assert "a-copy" not in world.condition("Ready")[1]
@@ -1083,6 +1085,7 @@ async def test_a_failed_list_of_such_pods_does_not_delay_the_job(world: World):
     without_launcher(world, replicatedJobs=[workers], successPolicy={"operator": "Any"})
     async with at_work(world):
         await world.until(lambda: len(world.api.of_kind("Job")) == 2)
+        world.store.put(Kind.CHILD, world.api.put(f"{JOBS}/llm-workers-0", world.child(active=2)))
         world.enqueue()
         await world.until(lambda: any(method == "LIST" for method, _ in world.api.calls))
         # when one succeeds, then so does the TrainingJob
