@@ -17,8 +17,8 @@ import pytest
 
 from tests.cluster.torch_install import torch_python
 from tests.torchrun import auto
-from tests.torchrun.job import LIMIT_S, Member, alone, token
-from tests.unit.launcher.fake_sidecar import children, name_of, wait_for
+from tests.torchrun.job import Member, alone, token
+from tests.unit.launcher.fake_sidecar import children, name_of
 from understudy_protocol.launcher import ExitLauncher, ForkFallback, WorkerExited, WorkersFinished
 
 pytestmark = pytest.mark.timeout(1200)
@@ -77,7 +77,7 @@ def start(folder: Path, torch: Path) -> Iterator[Start]:
 
 def facts(member: Member, rank: int, number: int = 0) -> dict[str, object]:
     path = member.path(f"facts-{rank}-{number}")
-    wait_for(path.exists, lambda: f"{path}; the launcher's output:\n{member.err}{member.out}", LIMIT_S)
+    member.wait_until(path.exists, lambda: f"{path}; the launcher's output:\n{member.err}{member.out}")
     found: dict[str, object] = json.loads(path.read_text())
     return found
 

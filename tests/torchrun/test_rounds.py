@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from tests.torchrun.job import Job, Member, alone, token
-from tests.unit.launcher.fake_sidecar import alive, wait_for
+from tests.unit.launcher.fake_sidecar import alive
 from understudy_protocol.enums import WorkersState
 from understudy_protocol.launcher import (
     DrainWorkers,
@@ -104,7 +104,7 @@ def in_step(number: int, *members: Member) -> list[set[int]]:
     """The ranks of each member, once all of them step in that round."""
     for member in members:
         assert member.sidecar.expect(Stepped).token == token(number)
-        wait_for(partial(have_printed, member, number), lambda: "\n".join(each.out + each.err for each in members))
+        member.wait_until(partial(have_printed, member, number), lambda: "\n".join(m.out + m.err for m in members))
     return [set(ranks(member, number)) for member in members]
 
 
@@ -241,7 +241,7 @@ def test_a_sidecar_that_restarts_finds_the_workers_running_and_receives_missed_o
     assert (hello.token, hello.workers) == (token(0), WorkersState.RUNNING)
     member.sidecar.crash()
     os.kill(worker, signal.SIGKILL)
-    wait_for(lambda: "failed (exitcode: -9)" in member.err, "torchrun's own line")
+    member.logs("failed (exitcode: -9)")  # torchrun's own line
     assert member.sidecar.restart().workers is WorkersState.FAILED
     assert member.sidecar.expect(WorkerExited).token == token(0)
 

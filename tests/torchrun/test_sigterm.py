@@ -12,7 +12,7 @@ import pytest
 from tests.cluster import Cluster
 from tests.torchrun.job import Job, Member, token
 from tests.torchrun.test_rounds import SAVES, STEPS
-from tests.unit.launcher.fake_sidecar import alive, wait_for
+from tests.unit.launcher.fake_sidecar import alive
 from understudy_protocol import pod, wire
 from understudy_protocol.enums import Verdict
 from understudy_protocol.launcher import DrainWorkers, Terminating
@@ -46,7 +46,7 @@ def running(job: Job, folder: Path, script: str, **env: str) -> tuple[Member, in
     job.round(0, member)
     (worker,) = member.pids("pids", 1)
     ours, theirs = "SIGTERM: HeldSignals._on_sigterm", "SIGTERM: _terminate_process_handler"
-    wait_for(lambda: member.err.rfind(ours) > member.err.rfind(theirs) >= 0, lambda: member.err)
+    member.wait_until(lambda: member.err.rfind(ours) > member.err.rfind(theirs) >= 0, lambda: member.err)
     return member, worker
 
 

@@ -365,7 +365,7 @@ class Store:
             return
         metadata, now = entry.raw["metadata"], self._wall()
         try:
-            stay = Stay(metadata["name"], node, parse_time(metadata["creationTimestamp"]), now)
+            stay = Stay(metadata["name"], metadata["uid"], node, parse_time(metadata["creationTimestamp"]), now)
         except (KeyError, ValueError):  # the malformed object was reported
             return
         self._gone_pods.add(entry.owners[0], stay, now)

@@ -160,15 +160,19 @@ class Launched:
     def err(self) -> str:
         return self._err.read_text()
 
+    def wait_until(self, condition: Callable[[], Value], what: str | Callable[[], str]) -> Value:
+        """As wait_for, with this launcher's limit."""
+        return wait_for(condition, what, self.limit_s)
+
     def logs(self, text: str) -> None:
         """Wait until the text is in the log, which another process writes."""
-        wait_for(lambda: text in self.err, f"the words {text!r}")
+        self.wait_until(lambda: text in self.err, f"the words {text!r}")
 
     def prints(self, text: str) -> None:
         """Wait until its workers have printed exactly this. Another process writes it, perhaps after the report of
         their ends.
         """
-        wait_for(lambda: self.out == text, lambda: f"{text!r} on stdout; it is {self.out!r}")
+        self.wait_until(lambda: self.out == text, lambda: f"{text!r} on stdout; it is {self.out!r}")
 
     def wait(self) -> int:
         return self.process.wait(self.limit_s)
@@ -191,7 +195,7 @@ class Launched:
             lines = self.path(name).read_text().splitlines() if self.path(name).exists() else []
             return [int(line) for line in lines] if len(lines) >= count else []
 
-        return wait_for(complete, f"{count} process ids in {name}; the launcher's output:\n{self.err}")
+        return self.wait_until(complete, lambda: f"{count} process ids in {name}; the launcher's output:\n{self.err}")
 
     def end(self) -> None:
         """Leave no process behind, whatever the test did.

@@ -152,6 +152,7 @@ class Stay:
     """A pod on its node."""
 
     pod: str  # its name
+    uid: str
     node: str
     since: float  # the creation of the pod
     until: float | None = None  # when its object was gone; None: it exists

@@ -34,7 +34,7 @@ def _stays(observed: Observed, name: str) -> Iterator[Stay]:
     for pods in (observed.pods, observed.previous_pods):
         pod = pods.by_name.get(name)
         if pod is not None and pod.node:
-            yield Stay(pod.name, pod.node, pod.created_at)
+            yield Stay(pod.name, pod.uid, pod.node, pod.created_at)
     yield from (stay for stay in observed.past_stays if stay.pod == name)
 
 

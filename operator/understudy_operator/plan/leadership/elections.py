@@ -10,7 +10,8 @@ succeed. It appoints a coordinator only if pods have answered for RESPONDING_S, 
 
 Proof that a pod has ended: its phase, from its kubelet; or its node is deleted, or has the taint out-of-service; or the
 object is deleted while its node is ready, whose kubelet then has ended the pod. An object that was deleted by force
-from a dead node proves nothing. A restarted operator knows no voter configuration: it relies on time alone.
+from a dead node proves nothing. The operator knows the nodes of deleted pods that it has seen, and of the members and
+lost members of the last snapshot. A restarted operator knows no voter configuration: it relies on time alone.
 
 As long as the members that answer name a coordinator, the operator appoints none: members can reach this coordinator,
 and would not follow an appointed one.
@@ -25,6 +26,7 @@ are not ready.
 """
 
 from collections.abc import Callable, Collection
+from functools import cache
 
 from understudy_operator.plan.facts.job import Job
 from understudy_operator.plan.facts.observed import FEW_VOTERS, Observed, term_of
@@ -247,10 +249,15 @@ def _lost_candidates(snapshot: Snapshot, ended: Callable[[str], bool]) -> str:
 
 def provably_ended(observed: Observed) -> Callable[[str], bool]:
     """A test for pod uids. A pod about which nothing is known may run."""
-    pods, snapshot = observed.pods.by_uid, observed.snapshot
-    last_nodes: dict[str, str] = {}
-    if snapshot is not None:
-        last_nodes = {x.pod_uid: x.node for x in snapshot.lost} | {x.pod_uid: x.node for x in snapshot.members}
+    pods = observed.pods.by_uid
+
+    @cache
+    def last_nodes() -> dict[str, str]:
+        seen = {stay.uid: stay.node for stay in observed.past_stays}
+        snapshot = observed.snapshot
+        if snapshot is None:
+            return seen
+        return {x.pod_uid: x.node for x in snapshot.lost} | {x.pod_uid: x.node for x in snapshot.members} | seen
 
     def gone(node: str) -> bool:
         entry = observed.nodes.get(node)
@@ -260,7 +267,7 @@ def provably_ended(observed: Observed) -> Callable[[str], bool]:
         pod = pods.get(uid)
         if pod is not None:
             return pod.ended or gone(pod.node)
-        node = last_nodes.get(uid, "")
+        node = last_nodes().get(uid, "")
         return gone(node) or observed.node_ready(node)
 
     return ended

@@ -45,8 +45,8 @@ def store(clock: Clock) -> Store:
     return Store(wall=lambda: clock.now)
 
 
-def stay(name: str, until: float, node: str = "node-1") -> Stay:
-    return Stay(name, node, CREATED_AT, until)
+def stay(name: str, until: float, node: str = "node-1", uid: str = "") -> Stay:
+    return Stay(name, uid or f"uid-{name}", node, CREATED_AT, until)
 
 
 def test_a_pod_that_is_gone_is_remembered_with_its_node_for_ten_minutes(store: Store, clock: Clock):
@@ -71,7 +71,7 @@ def test_a_pod_that_another_one_of_its_name_replaces_is_remembered(store: Store)
     """As those of a PyTorchJob."""
     store.put(Kind.POD, a_pod("a", uid="uid-1"))
     store.put(Kind.POD, a_pod("a", uid="uid-2", node="node-2", version="2"))
-    assert store.past_stays(JOB) == (stay("a", NOW),)
+    assert store.past_stays(JOB) == (stay("a", NOW, uid="uid-1"),)
 
 
 def test_a_pod_that_changes_or_has_no_node_is_not_remembered(store: Store):

@@ -119,7 +119,7 @@ def with_pods(pods: Iterable[Pod], *gone: Stay, before: dict[str, Any] | None = 
 
 
 def test_the_node_of_a_pod_that_has_just_gone_is_known():
-    assert with_pods([A0, S], Stay("a1", "node-x", NOW - 3600, NOW - 30)) == ["node-x"]
+    assert with_pods([A0, S], Stay("a1", "uid-a1", "node-x", NOW - 3600, NOW - 30)) == ["node-x"]
 
 
 def test_a_node_that_status_has_recorded_stays_when_the_pod_is_gone():
@@ -128,7 +128,7 @@ def test_a_node_that_status_has_recorded_stays_when_the_pod_is_gone():
 
 
 def test_a_pod_that_was_gone_long_before_the_fault_does_not_count():
-    assert with_pods([A0, S], Stay("a1", "node-x", NOW - 7200, NOW - 3600)) == [""]
+    assert with_pods([A0, S], Stay("a1", "uid-a1", "node-x", NOW - 7200, NOW - 3600)) == [""]
 
 
 def test_a_pod_that_was_created_long_after_the_fault_does_not_count():
@@ -136,7 +136,11 @@ def test_a_pod_that_was_created_long_after_the_fault_does_not_count():
 
 
 def test_of_pods_of_one_name_the_newest_one_that_existed_counts():
-    stays = (Stay("w0", "n1", 1000.0, 2000.0), Stay("w0", "n2", 2000.0, 3000.0), Stay("w0", "n3", 9000.0))
+    stays = (
+        Stay("w0", "uid-1", "n1", 1000.0, 2000.0),
+        Stay("w0", "uid-2", "n2", 2000.0, 3000.0),
+        Stay("w0", "uid-3", "n3", 9000.0),
+    )
     given = observed(past_stays=stays)
     assert [node_at(given, "w0", at) for at in (100.0, 1500.0, 2500.0, 5000.0, 9500.0)] == ["", "n1", "n2", "", "n3"]
 

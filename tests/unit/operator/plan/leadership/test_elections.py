@@ -25,7 +25,7 @@ from tests.unit.operator.given import (
     status_of,
     terminating,
 )
-from understudy_operator.plan.facts.cluster_objects import Node, Pod
+from understudy_operator.plan.facts.cluster_objects import Node, Pod, Stay
 from understudy_operator.plan.facts.observed import Observed
 from understudy_operator.plan.intents import Callee, CreatePod, DeletePod, Follow
 from understudy_operator.plan.leadership.coordination import Leadership, plan_leadership, plan_link
@@ -158,6 +158,11 @@ def test_a_lost_members_node_is_known_from_the_coordinators_last_snapshot():
     # and a voter whose node no snapshot reports may run
     forgotten = replace(last, lost=())
     assert appointed(alone((A0, A1), snapshot=forgotten, nodes=given.nodes))[2] == ""
+    # unless the operator has seen its pod on a node that is ready
+    stay = Stay(U.name, U.uid, U.node, since=0.0, until=NOW)
+    assert appointed(alone((A0, A1), snapshot=forgotten, nodes=given.nodes, past_stays=(stay,)))[2] == VOTERS_LEFT
+    not_ready = {**given.nodes, U.node: Node(U.node, False)}
+    assert appointed(alone((A0, A1), snapshot=forgotten, nodes=not_ready, past_stays=(stay,)))[2] == ""
 
 
 def test_the_end_of_a_pod_without_a_node_is_not_proven():
@@ -434,6 +439,19 @@ def test_the_only_pod_is_replaced_if_its_node_is_not_ready_and_the_operator_does
     given = replace(given, nodes={**given.nodes, "other": Node("other", others_ready)})
     deletions = [intent.name for intent in reconcile(given, IMAGE, NOW).pods if isinstance(intent, DeletePod)]
     assert deletions == (["a0"] if is_deleted else [])
+
+
+def test_the_pod_that_replaces_the_only_pod_is_appointed_at_once():
+    """Found by an e2e test: the job waited for 60 s, because the pod had left the job, and its node was forgotten."""
+    # given a pod that left the job before it ended, and was deleted
+    job = a_job(parallelism=1, spares=0, status=in_round(3, epoch=4))
+    left = a_snapshot((), number=3, epoch=4, coordinator=A0, voters=(A0,))
+    stay = Stay(A0.name, A0.uid, A0.node, since=0.0, until=NOW)
+    nodes = {x.node: Node(x.node, True) for x in (A0, T)}
+    # when the new pod answers
+    given = alone((T,), 0.1, job=job, snapshot=left, nodes=nodes, past_stays=(stay,))
+    # then it becomes the coordinator
+    assert appointed(given) == (T.name, AT, "no voter is left: they have ended, or their nodes are not ready")
 
 
 @pytest.mark.parametrize(("for_s", "deleted", "created"), [(59.9, [], 0), (60.0, ["a0", "a1"], 2)])
