@@ -16,8 +16,8 @@ def read_child(raw: Raw) -> ChildJob:
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status", {})
     labels = metadata.get("labels", {})
     parallelism = int(spec.get("parallelism", 1))
-    ends = (x for x in status.get("conditions", ()) if x["type"] in _ENDS and x["status"] == "True")
-    end: Raw = next(ends, {})
+    true = {x["type"]: x for x in status.get("conditions", ()) if x["status"] == "True"}
+    end: Raw = next((true[kind] for kind in _ENDS if kind in true), {})
     uncounted: Raw = status.get("uncountedTerminatedPods") or {}
     return ChildJob(
         uid=metadata["uid"],
@@ -31,12 +31,13 @@ def read_child(raw: Raw) -> ChildJob:
         suspended=bool(spec.get("suspend", False)),
         created_at=parse_time(metadata["creationTimestamp"]),
         started_at=parse_time(status["startTime"]) if status.get("startTime") else 0.0,
-        failed=int(status.get("failed", 0)),
         active=int(status.get("active", 0)),
         terminating=int(status.get("terminating", 0)),
         ready=int(status.get("ready", 0)),
         # The Job controller counts a pod once it has removed its finalizer. Until then it lists the pod's uid.
         succeeded=int(status.get("succeeded", 0)) + len(uncounted.get("succeeded") or ()),
+        failed=int(status.get("failed", 0)) + len(uncounted.get("failed") or ()),
+        is_failing="FailureTarget" in true and not end,
         ended=bool(end),
         is_complete=end.get("type") == "Complete",
         reason=end.get("reason", ""),

@@ -203,6 +203,7 @@ class _JobSpec(TypedDict, total=False):
 
 class _Uncounted(TypedDict, total=False):
     succeeded: list[str] | None
+    failed: list[str] | None
 
 
 class _JobStatus(TypedDict, total=False):

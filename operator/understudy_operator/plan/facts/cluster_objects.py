@@ -104,6 +104,7 @@ class ChildJob:
     terminating: int = 0
     ready: int = 0
     succeeded: int = 0
+    is_failing: bool = False  # it fails as soon as its pods have ended
     ended: bool = False
     is_complete: bool = False  # and not failed
     reason: str = ""  # of its failure

@@ -69,7 +69,8 @@ def describe_job_pods(observed: Observed, now: float) -> list[str]:
 
 
 def _waits(child: ChildJob) -> bool:
-    return not child.suspended and not child.deleting and child.ready + child.succeeded < child.desired_pods
+    may_start = not child.suspended and not child.deleting and not child.is_failing
+    return may_start and child.ready + child.succeeded < child.desired_pods
 
 
 def _waits_for_a_pod(child: ChildJob) -> bool:

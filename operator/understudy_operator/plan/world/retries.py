@@ -1,10 +1,10 @@
 """Writes that the API server has rejected, and when the operator retries them.
 
 Rules: the operator retries a rejected write after 0.25, 0.5, 1 … s, at most TRY_AGAIN_S; reconciles in between do not
-shorten that. For many rejected writes the rate of retries is limited. The rest of the plan is not delayed. Status keeps
-the first message of a rejection while later ones are similar, until REWORD_AFTER_S is over: messages with the id of a
-request, a time or a count would otherwise change status each time. A changed spec is tried at once
-(controllers/job_worker.py).
+shorten that. In a namespace that is being deleted it waits ENDING_S, because that deletion cannot be canceled. For many
+rejected writes the rate of retries is limited. The rest of the plan is not delayed. Status keeps the first message of a
+rejection while later ones are similar, until REWORD_AFTER_S is over: messages with the id of a request, a time or a
+count would otherwise change status each time. A changed spec is tried at once (controllers/job_worker.py).
 """
 
 import re
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from understudy_operator.plan.facts.refusals import Refusal
+from understudy_operator.plan.facts.refusals import Refusal, RefusalKind
 from understudy_operator.plan.intents import DryRun, Intent, Plan, PoolPlan, Remove, intent_key
 from understudy_operator.plan.times.reconcile_clock import is_due
 from understudy_protocol.pauses import growing_pause_s
@@ -20,6 +20,8 @@ from understudy_protocol.pauses import growing_pause_s
 FIRST_S = 0.25
 #: The longest pause before a retry: a quota may have room again, or a webhook be back.
 TRY_AGAIN_S = 10.0
+#: The pause in a namespace that is being deleted.
+ENDING_S = 60.0
 #: After its pause a rejection is remembered for so long, even if no plan wants the write.
 FORGET_AFTER_S = 2 * TRY_AGAIN_S
 #: For one job.
@@ -137,7 +139,8 @@ def _without_paused_keys(intents: tuple[T, ...], paused_keys: frozenset[str]) ->
 
 def _refused(before: RetryState | None, refusal: Refusal, now: float, least_s: float) -> RetryState:
     in_a_row = 1 if before is None else before.in_a_row + 1
-    pause_s = max(growing_pause_s(FIRST_S, TRY_AGAIN_S, in_a_row), least_s)
+    ends = refusal.kind is RefusalKind.NAMESPACE
+    pause_s = max(ENDING_S if ends else growing_pause_s(FIRST_S, TRY_AGAIN_S, in_a_row), least_s)
     if before is not None and _is_reported_already(before, refusal, now):
         return replace(before, in_a_row=in_a_row, pause_s=pause_s, retry_at=now + pause_s, is_wanted=True)
     return RetryState(refusal, now, in_a_row, pause_s, now + pause_s)

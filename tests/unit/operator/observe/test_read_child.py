@@ -44,6 +44,7 @@ def test_a_pod_that_has_succeeded_counts_before_the_job_controller_has_counted_i
         job({"startTime": AT, "active": 0, "ready": 0, "succeeded": 1, "uncountedTerminatedPods": uncounted})
     )
     assert child.ready + child.succeeded == 2
+    assert child.failed == 1
 
 
 @pytest.mark.parametrize(("completions", "wanted"), [(1, 1), (9, 2)])
@@ -61,4 +62,9 @@ def test_the_end_of_a_job_is_read_with_its_reason(kind: str, succeeded: bool):
 
 def test_a_job_with_a_failure_target_has_not_failed_yet():
     # given the condition that the Job controller sets while pods are terminating
-    assert not read_child(job({"conditions": [{"type": "FailureTarget", "status": "True"}]})).ended
+    target = {"type": "FailureTarget", "status": "True"}
+    child = read_child(job({"conditions": [target]}))
+    assert (child.is_failing, child.ended) == (True, False)
+    # and the condition that it adds afterwards
+    child = read_child(job({"conditions": [target, {"type": "Failed", "status": "True"}]}))
+    assert (child.is_failing, child.ended) == (False, True)

@@ -133,6 +133,8 @@ def test_a_job_without_pods_reports_it():
             "Job llm-workers-0 has 1 of 2 pods: 3 of its pods have failed, and the Job controller pauses before it "
             "creates others",
         ),
+        # a Job that creates no more pods: it waits for the end of those that it has
+        (a_child(active=0, failed=1, is_failing=True), "0 of 2 pods are ready"),
     ],
 )
 def test_missing_pods_of_a_child_job_are_reported_with_the_known_reason(child: ChildJob, message: str):

@@ -34,6 +34,12 @@ def test_pauses_grow_up_to_a_limit():
     assert pauses == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, TRY_AGAIN_S, TRY_AGAIN_S]
 
 
+def test_a_write_into_a_namespace_that_is_being_deleted_is_not_retried_for_a_minute():
+    """300 jobs sent 2,539 requests while the API server deleted their namespace, within 80 s."""
+    retries = Retries().after([PATCH], [refusal("being terminated", kind=RefusalKind.NAMESPACE)], NOW)
+    assert pause_s(retries) == 60.0
+
+
 def test_a_successful_write_has_no_pause_and_no_report():
     refused = Retries().after([PATCH, OTHER], [refusal(), refusal("not that", OTHER)], NOW)
     assert [x.message for x in refused.refusals] == ["no", "not that"]
