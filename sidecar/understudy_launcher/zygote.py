@@ -1,9 +1,10 @@
 """The launcher's side of the zygote, a fork server (understudy_zygote/serve.py): starts it, sends orders, reads
 answers.
 
-Rules: the launcher waits at most FORKS_WITHIN_S for all forks of a round. A worker that is not forked, because the
-machine cannot fork or because its command is longer than an order may be, starts as a fresh process. A zygote that does
-not answer is killed, and its forks end with it.
+Rules: the launcher waits at most FORKS_WITHIN_S for all forks of a round: on a machine that is so slow that a fork
+takes seconds, the imports of a new process take minutes. A worker that is not forked, because the machine cannot fork
+or because its command is longer than an order may be, starts as a fresh process. A zygote that does not answer is
+killed, and its forks end with it.
 """
 
 import array
@@ -24,7 +25,7 @@ from understudy_launcher.command_parser import PythonProgram, python_program
 from understudy_launcher.log_process import INHERITED, Outputs
 from understudy_launcher.process_table import Handle
 
-FORKS_WITHIN_S = 5.0
+FORKS_WITHIN_S = 15.0
 PACKET_BYTES = 1 << 16
 ORDER_BYTES = 1 << 18  # see PACKET_BYTES of serve.py
 
