@@ -1,5 +1,5 @@
-"""Remembers the nodes of deleted pods, because a coordinator may report their faults later: for example, to a replica
-that became the leader after the pod was deleted.
+"""Remembers the nodes of deleted pods. A coordinator may report their faults later: for example, to a replica that
+became the leader after the pod was deleted. And a deleted pod has provably ended if its node is ready (elections.py).
 
 Tenants write the owners of their pods. So the limit is that of a namespace, and not of an owner.
 """
