@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tests.ui.browser import LIMIT_S
 from understudy_cli.api import Api
 from understudy_cli.kubeconfig import Access
 
@@ -27,7 +28,7 @@ class FakeCluster:
         self.url = ""
         self.forbidden: set[str] = set()
         self.watches: list[str] = []  # the collection of each watch, in the order of their arrival
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._version = 1
         self._objects: dict[str, dict[str, Object]] = {}
         self._watchers: dict[str, list[queue.Queue[Object | None]]] = {}
@@ -70,12 +71,17 @@ class FakeCluster:
         events: queue.Queue[Object | None] = queue.Queue()
         with self._lock:
             self.watches.append(kind)
+            self._lock.notify_all()
             for at, changed, event in self._events:
                 if changed == kind and at > version:
                     events.put(event)
             self._watchers.setdefault(kind, []).append(events)
         while (newest := events.get()) is not None:
             yield newest
+
+    def wait_for_watches(self, number: int) -> None:
+        with self._lock:
+            assert self._lock.wait_for(lambda: len(self.watches) >= number, LIMIT_S), self.watches
 
     def end_watches(self) -> None:
         with self._lock:

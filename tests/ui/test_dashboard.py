@@ -1,5 +1,6 @@
 """The dashboard in a real Chromium, with the objects of a fake API server."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 
@@ -283,6 +284,7 @@ async def test_browsers_share_one_watch_of_each_kind(page: Page, cluster: FakeCl
     )
     assert await page.run(f"Promise.all([{streams}, {streams}])") == [True, True]
     kinds = ["events", "hotsparepools", "injectedjobs", "nodes", "pods", "recoveries", "trainingjobs"]
+    await asyncio.to_thread(cluster.wait_for_watches, len(kinds))
     assert sorted(cluster.watches) == kinds
 
 
