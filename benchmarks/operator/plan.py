@@ -120,10 +120,12 @@ class Session:
 
     @property
     def expected_s(self) -> float:
-        """The approximate duration on two cores."""
-        a_thousand = 30.0 if self.restarts else 18.0
+        """The approximate duration on two slow cores."""
+        a_thousand = 110.0 if self.restarts else 60.0
+        if self.jobs > 1:
+            a_thousand *= 4.5
         if self.shipped and self.system is System.JOBSET:
-            a_thousand += 120.0 if self.restarts else 60.0
+            a_thousand += 100.0 if self.restarts else 20.0
         return 20.0 + a_thousand * self.size / 1000 + sum(_TAKES_S.get(case, 0.0) for case in self.cases)
 
 

@@ -33,6 +33,11 @@ def test_the_cases_of_one_life_are_one_session() -> None:
     assert chosen == [Session(UNDERSTUDY, 100, 0, (Case.CREATE, Case.STATUS, Case.DELETE))]
 
 
+def test_the_expected_duration_is_about_the_measured_one() -> None:
+    # one run of all cases took 118 and 124 minutes
+    assert 100 * 60 < sum(x.expected_s for x in plan(Choice(runs=1))) < 140 * 60
+
+
 def test_features_that_jobset_lacks_are_not_measured() -> None:
     requests = {case for x in plan(Choice(systems=(JOBSET,))) for case in x.cases}
 
