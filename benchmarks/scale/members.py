@@ -84,6 +84,19 @@ def join_of(number: int, size: int, known: Known) -> m.Join:
     )
 
 
+class Closed(RuntimeError):
+    """The coordinator has ended a connection, which no case of the benchmark expects."""
+
+    def __init__(self, number: int, reason: str) -> None:
+        super().__init__(f"the coordinator has closed the connection of member {number}: {reason}")
+
+
+def _payload(number: int, found: tuple[int, bytes]) -> bytes:
+    if found[0] == Opcode.CLOSE:
+        raise Closed(number, found[1][2:].decode())
+    return found[1]
+
+
 class Members:
     def __init__(self, size: int, ip: str, known: Known) -> None:
         """ip: of the coordinator."""
@@ -105,7 +118,7 @@ class Members:
         self._outbox[ACKS].append((number, message))
 
     def exchange(self, written: list[Bytes]) -> list[Bytes]:
-        """Read these bytes of the coordinator; return the next ones for it."""
+        """Read these bytes of the coordinator; return the next ones for it. Raises Closed."""
         for number, data in written:
             self._read(number, data)
         batch: list[Bytes] = []
@@ -143,7 +156,9 @@ class Members:
         frames.message, session = Opcode.BINARY, self._sessions[number]
         while (found := frames.take()) is not None:
             self.progress.received += 1
-            text = session.open(found[1])
+            if found[0] == Opcode.PING:
+                continue  # only the kernel of a member has to acknowledge it
+            text = session.open(_payload(number, found))
             if number != OPERATOR:
                 self._on_message(number, compiled.decode(text, _MEMBERSHIP))
 
@@ -156,7 +171,7 @@ class Members:
             return
         found = Frames(bytearray(data), masked=False, limit=ANSWER_BYTES).take()
         assert found is not None, "an Answer is one frame"
-        _, session = caller.finish(compiled.decode(found[1], _HANDSHAKE))
+        _, session = caller.finish(compiled.decode(_payload(number, found), _HANDSHAKE))
         del self._calling[number]
         self._sessions[number] = session
         self.progress.sent += 1

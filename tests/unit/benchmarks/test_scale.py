@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.records import Record
 from benchmarks.scale.__main__ import measure
+from benchmarks.scale.members import Closed, Known, Members
 from benchmarks.scale.table import cost_rows
 from benchmarks.snapshot.rounds import measure_rounds
 from benchmarks.snapshot.trainings import WITHOUT
+from understudy_protocol.frames import CloseCode, close_frame
 
 SIZE = 16
 
@@ -56,6 +60,18 @@ def test_all_members_elect_another_coordinator_and_join_it() -> None:
     # then each member sends its head, Hello, proof, Join, and a majority its vote before the others
     assert sample.values["messages_in"] >= SIZE * 4 + SIZE // 2 + 1
     assert sample.values["first_welcome_s"] <= sample.values["seconds"]
+
+
+def test_a_connection_that_the_coordinator_closes_ends_the_run_with_its_reason() -> None:
+    # given a member that has called
+    members = Members(SIZE, "10.0.0.1", Known())
+    members.call(1, 1)
+    ((number, head),) = members.exchange([])
+    assert (number, head[:4]) == (1, b"GET ")
+    # when the coordinator accepts the call, and then ends it
+    members.exchange([(1, b"HTTP/1.1 101 Switching Protocols\r\n\r\n")])
+    with pytest.raises(Closed, match="the coordinator has closed the connection of member 1: too many members"):
+        members.exchange([(1, close_frame(CloseCode.POLICY, "too many members", masked=False))])
 
 
 def test_the_table_has_a_row_for_each_case_and_size() -> None:
