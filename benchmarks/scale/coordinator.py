@@ -97,7 +97,7 @@ class MemoryTransport(asyncio.Transport):
         pass
 
     def abort(self) -> None:
-        pass
+        self._run.end(self._number)
 
     close = abort
 
@@ -140,6 +140,12 @@ class Run:
     def lose(self, number: int) -> None:
         """The kernel of a member's machine ends its connection."""
         self._time(lambda: self._links.pop(number).connection_lost(None))
+
+    def end(self, number: int) -> None:
+        """The coordinator ends a connection. The member learns it after all that was written before."""
+        if (link := self._links.pop(number, None)) is not None:
+            self.written.append((number, b""))
+            asyncio.get_running_loop().call_soon(link.connection_lost, None)
 
     async def until(self, done: Condition, latest: float = math.inf, marks: Marks | None = None) -> dict[str, float]:
         """Exchange messages and let time pass, until this is true and no message is on its way.
@@ -207,8 +213,11 @@ class Run:
 
     def _deliver(self, batch: list[Bytes]) -> None:
         for number, data in batch:
-            link = self._links.get(number) or self._called(number)
-            link.data_received(data)
+            link = self._links.get(number)
+            if link is None and data.startswith(b"GET "):
+                link = self._called(number)
+            if link is not None:  # else the coordinator has ended the connection
+                link.data_received(data)
             self.used.in_bytes += len(data)
 
     def _called(self, number: int) -> ServerLink:

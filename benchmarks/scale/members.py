@@ -57,6 +57,7 @@ class Progress:
     round: int = -1  # the newest
     assigned: int = 0  # to it
     stepped: int = 0
+    called_again: int = 0  # their calls were ended before the coordinator had read their proof of the key
     sent: int = 0
     received: int = 0
 
@@ -104,6 +105,8 @@ class Members:
         self._waiting: deque[int] = deque()  # have not called yet
         self._calling: dict[int, HandshakeCaller] = {}
         self._sessions: dict[int, Session] = {}
+        self._joined: set[int] = set()
+        self._answered: set[int] = set()  # the coordinator has read their proof
         self._outbox: tuple[deque[tuple[int, Any]], ...] = (deque(), deque(), deque())
         self._rounds: dict[int, RoundToken] = {}
         self._stepped: set[int] = set()
@@ -118,7 +121,10 @@ class Members:
         self._outbox[ACKS].append((number, message))
 
     def exchange(self, written: list[Bytes]) -> list[Bytes]:
-        """Read these bytes of the coordinator; return the next ones for it. Raises Closed."""
+        """Read these bytes of the coordinator (none: it has ended the connection); return the next ones for it.
+
+        Raises Closed.
+        """
         for number, data in written:
             self._read(number, data)
         batch: list[Bytes] = []
@@ -128,9 +134,10 @@ class Members:
 
     def _next(self) -> Bytes | None:
         for box in self._outbox:
-            if box:
+            while box:
                 number, message = box.popleft()
-                return number, self._encoded(number, message)
+                if number in self._calling or number in self._sessions:  # else its call was ended
+                    return number, self._encoded(number, message)
         if not self._waiting or len(self._calling) >= CALLING:
             return None
         number = self._waiting.popleft()
@@ -144,11 +151,16 @@ class Members:
         if isinstance(message, bytes):
             return message
         self.progress.sent += 1
-        self.progress.joined += isinstance(message, m.Join)
+        if isinstance(message, m.Join):
+            self._joined.add(number)
+            self.progress.joined = len(self._joined)
         self.progress.stepped += isinstance(message, m.Progress)
         return frame(Opcode.BINARY, self._sessions[number].seal(compiled.encode(message)), masked=True)
 
     def _read(self, number: int, data: bytes) -> None:
+        if not data:
+            self._on_end(number)
+            return
         if number in self._calling:
             self._on_handshake(number, self._calling[number], data)
             return
@@ -159,8 +171,20 @@ class Members:
             if found[0] == Opcode.PING:
                 continue  # only the kernel of a member has to acknowledge it
             text = session.open(_payload(number, found))
+            self._answered.add(number)
             if number != OPERATOR:
                 self._on_message(number, compiled.decode(text, _MEMBERSHIP))
+
+    def _on_end(self, number: int) -> None:
+        """A call that the coordinator has not answered in time is made again, after all others."""
+        if number in self._answered:
+            raise Closed(number, "no reason")
+        self._calling.pop(number, None)
+        self._sessions.pop(number, None)
+        self._joined.discard(number)
+        self.progress.joined = len(self._joined)
+        self.progress.called_again += 1
+        self._waiting.append(number)
 
     def _on_handshake(self, number: int, caller: HandshakeCaller, data: bytes) -> None:
         self.progress.received += 1

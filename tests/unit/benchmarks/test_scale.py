@@ -74,6 +74,31 @@ def test_a_connection_that_the_coordinator_closes_ends_the_run_with_its_reason()
         members.exchange([(1, close_frame(CloseCode.POLICY, "too many members", masked=False))])
 
 
+def test_a_member_whose_call_was_ended_without_an_answer_calls_again() -> None:
+    # given a member that has sent its head and its Hello
+    members = Members(SIZE, "10.0.0.1", Known())
+    members.call(1, 1)
+    members.exchange([])
+    ((_, hello),) = members.exchange([(1, b"HTTP/1.1 101 Switching Protocols\r\n\r\n")])
+    assert not hello.startswith(b"GET ")
+    # when the coordinator ends the connection
+    ((number, head),) = members.exchange([(1, b"")])
+    # then the member begins anew
+    assert (number, head[:4]) == (1, b"GET ")
+    assert members.progress.called_again == 1
+
+
+def test_what_a_member_would_send_next_is_lost_with_its_call() -> None:
+    members = Members(SIZE, "10.0.0.1", Known())
+    members.call(1, 1)
+    members.exchange([])
+    # given an answer and the end of the connection, which arrive together
+    batch = members.exchange([(1, b"HTTP/1.1 101 Switching Protocols\r\n\r\n"), (1, b"")])
+    # then its Hello is not sent
+    ((number, head),) = batch
+    assert (number, head[:4]) == (1, b"GET ")
+
+
 def test_the_table_has_a_row_for_each_case_and_size() -> None:
     records = [
         Record("understudy", "rest", size, metric, "", value, value, value, 3)
