@@ -172,7 +172,7 @@ logs:  ## write the logs of all pods and components of the local cluster to buil
 bench-rendezvous:  ## measure the time of a rendezvous next to its peers, in an hour; ARGS="--sizes 64 --runs 1"
 	$(PY) -m benchmarks.rendezvous $(ARGS)
 
-bench-scale:  ## measure the cost of a coordinator of up to 100,000 members, without sockets, in 15 minutes; ARGS="--sizes 1024 --runs 1"
+bench-scale:  ## measure the cost of a coordinator of up to 100,000 members, without sockets, in 20 minutes; ARGS="--sizes 1024 --runs 1"
 	$(PY) -m benchmarks.scale $(ARGS)
 
 bench-recovery:  ## measure the time from a fault until the training continues, next to its peers, in hours; ARGS="--cases worker --resume" runs a part

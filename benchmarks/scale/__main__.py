@@ -7,7 +7,7 @@ worker-failed  a worker fails, and all restart in place; until each has made its
 member-lost    a member is lost, and a spare takes its rank; until each has made its first step
 failover       all members have lost their coordinator, elect this one, and join it; the round continues
 
-One process for each run, on one core. benchmarks/results/scale.json has every sample. A quarter of an hour.
+One process for each run, on one core. benchmarks/results/scale.json has every sample. Twenty minutes.
 """
 
 from __future__ import annotations
