@@ -7,8 +7,10 @@ coordinator believes that it has a majority until enough heartbeats are missing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import combinations
+from operator import is_
 
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.network import reachable
@@ -33,16 +35,24 @@ class ElectionInvariants:
     _before: dict[ConfigVersion, ConfigVersion] = field(default_factory=dict)  # by version: the configuration before it
     _counting: dict[int, set[ConfigVersion]] = field(default_factory=dict)  # committed for their coordinators, by epoch
     _leaders_seen: int = 0
+    _followed: list[object] = field(default_factory=list)  # what the newest check of coordinators depended on
     _could_elect_since: float | None = None
 
     def check(self) -> None:
         self._note_hard_states()
-        coordinators = {sidecar: sidecar.coordinator for sidecar in self.cluster.leaders}
-        for coordinator in coordinators.values():
-            if coordinator is not None:  # its last proposal may be committed anyway
-                self._note_voter_configs(coordinator)
+        living: dict[Coordinator, VoterConfig] = {}
+        for sidecar in self.cluster.leaders:
+            coordinator = sidecar.coordinator
+            if coordinator is None:
+                continue
+            self._note_voter_configs(coordinator)  # of a dead one too: its last proposal may be committed anyway
+            if sidecar.alive:
+                living[coordinator] = coordinator.state.voter_configs.newest
         self.a_majority_elects_each_leader()
-        self.at_most_one_coordinator_may_be_followed([x for sidecar, x in coordinators.items() if x and sidecar.alive])
+        followed = [*living, *living.values()]
+        if len(followed) != len(self._followed) or not all(map(is_, followed, self._followed)):
+            self._followed = followed
+            self.at_most_one_coordinator_may_be_followed(living)
 
     def _note_voter_configs(self, coordinator: Coordinator) -> None:
         configs = coordinator.state.voter_configs
@@ -66,6 +76,7 @@ class ElectionInvariants:
                     f"{pod.name} replaces its hard state by an older one: {before} -> {now}",
                 )
             self._hard_states[pod.uid] = now
+            self._followed = []
             if now.voted_for:
                 self._votes.setdefault((now.term, now.voted_for), set()).add(pod.uid)
 
@@ -100,7 +111,7 @@ class ElectionInvariants:
             found.add(version)
         return found
 
-    def at_most_one_coordinator_may_be_followed(self, coordinators: list[Coordinator]) -> None:
+    def at_most_one_coordinator_may_be_followed(self, coordinators: Iterable[Coordinator]) -> None:
         """In each epoch: no other one has a majority of voters that know no newer term."""
         able: dict[int, Coordinator] = {}
         for coordinator in coordinators:

@@ -44,6 +44,7 @@ EXIT_S = 75.0
 @dataclass
 class Invariants:
     cluster: SimulatedCluster
+    _workers: list[SimulatedWorker] = field(default_factory=list)  # that have been checked; their ranks never change
     _member_tokens: dict[SimulatedSidecar, RoundToken] = field(default_factory=dict)
     _launcher_tokens: dict[str, RoundToken] = field(default_factory=dict)
     _coordinator_tokens: dict[SimulatedSidecar, tuple[Term, int]] = field(default_factory=dict)
@@ -78,6 +79,9 @@ class Invariants:
         """1. By live workers, anywhere. (Each step checks that every rank has a worker.)"""
         cluster = self.cluster
         cluster.workers = [worker for worker in cluster.workers if worker.alive]
+        if cluster.workers == self._workers:
+            return
+        self._workers = cluster.workers.copy()  # new ones are appended to the list
         ranks = {(worker.token, worker.rank) for worker in cluster.workers}
         if len(ranks) < len(cluster.workers):
             raise Violation(
@@ -90,19 +94,23 @@ class Invariants:
         for pod in self.cluster.pods:
             sidecar, launcher = pod.sidecar, pod.launcher
             if sidecar is not None and sidecar.alive:
-                self._grows(self._member_tokens.get(sidecar), sidecar.member.token, f"member {pod.name}")
-                self._member_tokens[sidecar] = sidecar.member.token
+                token, before = sidecar.member.token, self._member_tokens.get(sidecar)
+                if token is not before:
+                    self._grows(before, token, f"member {pod.name}")
+                    self._member_tokens[sidecar] = token
             if launcher is not None and launcher.alive and launcher.workers:
-                token = max(worker.token for worker in launcher.workers.values())
-                self._grows(self._launcher_tokens.get(pod.uid), token, f"launcher {pod.name}")
-                self._launcher_tokens[pod.uid] = token
+                token = max([worker.token for worker in launcher.workers.values()])
+                before = self._launcher_tokens.get(pod.uid)
+                if token is not before:
+                    self._grows(before, token, f"launcher {pod.name}")
+                    self._launcher_tokens[pod.uid] = token
         for sidecar in self.cluster.leaders:
             coordinator = sidecar.coordinator
             if coordinator is not None:
                 term, number = coordinator.term, coordinator.state.round.number
-                before = self._coordinator_tokens.get(sidecar)
-                if before is not None and before[0] == term and number < before[1]:
-                    raise Violation(Rule.TOKENS_ONLY_GROW, f"rounds of term {term} shrink: {before[1]} -> {number}")
+                newest = self._coordinator_tokens.get(sidecar)
+                if newest is not None and newest[0] == term and number < newest[1]:
+                    raise Violation(Rule.TOKENS_ONLY_GROW, f"rounds of term {term} shrink: {newest[1]} -> {number}")
                 self._coordinator_tokens[sidecar] = (term, number)
 
     def each_holder_of_copies_has_its_plan(self) -> None:

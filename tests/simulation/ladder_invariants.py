@@ -38,18 +38,23 @@ class LadderInvariants:
                 continue
             state = coordinator.state
             counted_faults = state.fault_history.in_window(state.now)
-            self.budgets_are_kept(coordinator, counted_faults)
+            if counted_faults:
+                self.budgets_are_kept(coordinator, counted_faults)
+                self.pods_are_evicted_within_the_budget(counted_faults)
             self.nothing_is_charged_without_a_majority(sidecar, state, counted_faults)
-            evicted = [fault for fault in counted_faults if fault.caused_eviction]
-            if len({fault.rank for fault in evicted}) < len(evicted):
-                raise Violation(Rule.A_RANK_COSTS_ONE_POD, f"a rank costs two pods: {evicted}")
-            if sum(not fault.is_charged for fault in evicted) > 1:
-                raise Violation(
-                    Rule.ONE_POD_BEYOND_THE_BUDGET, f"more than one pod is evicted with the budget spent: {evicted}"
-                )
-            for uid in state.fault_history.evicted.keys() - self._evicted:
-                self._evicted.add(uid)
-                self.no_innocent_pod_is_evicted(uid, state.fault_history.evicted[uid])
+            for uid, reason in state.fault_history.evicted.items():
+                if uid not in self._evicted:
+                    self._evicted.add(uid)
+                    self.no_innocent_pod_is_evicted(uid, reason)
+
+    def pods_are_evicted_within_the_budget(self, counted_faults: Iterable[CountedFault]) -> None:
+        evicted = [fault for fault in counted_faults if fault.caused_eviction]
+        if len({fault.rank for fault in evicted}) < len(evicted):
+            raise Violation(Rule.A_RANK_COSTS_ONE_POD, f"a rank costs two pods: {evicted}")
+        if sum(not fault.is_charged for fault in evicted) > 1:
+            raise Violation(
+                Rule.ONE_POD_BEYOND_THE_BUDGET, f"more than one pod is evicted with the budget spent: {evicted}"
+            )
 
     def budgets_are_kept(self, coordinator: Coordinator, counted_faults: list[CountedFault]) -> None:
         """At the moment of a charge. Later a coordinator may learn of other charges, and pass all of them on."""
