@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 
 import pytest
 import pytest_asyncio
@@ -11,8 +12,11 @@ from tests.ui import large_fleets
 from tests.ui.browser import Page, browser
 from tests.ui.fake_cluster import FakeCluster, fake_cluster
 from tests.ui.large_fleets import written
-from tests.ui.serving import serving
+from tests.ui.serving import serving, serving_board
 from tests.unit.cli import samples
+from understudy_cli.dashboard.server import Board
+from understudy_cli.facts import Fleet
+from understudy_cli.reading import read_job
 
 #: The first test starts the browser, which takes long on a machine that does other things, too.
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
@@ -163,6 +167,35 @@ async def test_spares_and_nodes(page: Page, url: str) -> None:
     await page.wait_for_text("Nodes (4, 2 with findings)")
     states = [cells[:2] for cells in await rows(page, "Nodes")]
     assert states == [["✕ NotReady", "node-a"], ["● Ready", "node-d"], ["● Ready", "node-b"], ["● Ready", "node-c"]]
+
+
+async def test_headings_have_no_numbers_before_the_cluster_was_read(page: Page) -> None:
+    # given a dashboard that has read a job, and no other kind of object
+    board = Board()
+    part = Fleet((read_job(samples.job()),), is_complete=False)
+    board.show(part)
+    headings = "[...document.querySelectorAll('h1, h2')].map((heading) => heading.textContent)"
+    async with serving_board(board) as url:
+        # when a browser opens its pages
+        # then a heading has no number, which would be too small
+        await page.open(url)
+        await page.wait_for(f"{rows_of('Jobs')}.length === 1")
+        assert await page.run(headings) == ["Jobs"]
+        await page.open(f"{url}#/spares")
+        await page.wait_for(f"{rows_of('Owners of spares')}.length === 1")
+        assert await page.run(headings) == ["Spares", "Jobs and pools", "Spare pods"]
+        await page.open(f"{url}#/nodes")
+        await page.wait_for(f"{rows_of('Nodes')}.length === 1")
+        assert await page.run(headings) == ["Nodes"]
+        await page.open(url + JOB)
+        await page.wait_for_text("it did not respond for 5.0 s")
+        assert {"Faults", "Pods"} <= set(await page.run(headings))
+        # and has it as soon as all was read
+        board.show(replace(part, is_complete=True))
+        await page.wait_for_text("Faults (2)")
+        await page.wait_for_text("Pods: 0 members, 0 spares, 0 ended")
+        await page.open("about:blank")
+    assert page.errors == []
 
 
 async def test_a_missing_right_to_list_nodes_is_reported(page: Page, cluster: FakeCluster) -> None:

@@ -86,7 +86,10 @@ function setConnection(text, kind) {
   shown.dataset.tone = kind;
 }
 
-const emptyText = (text) => () => (row("state")?.is_complete ? text : "Reading the cluster …");
+const isRead = () => row("state")?.is_complete;
+const emptyText = (text) => () => (isRead() ? text : "Reading the cluster …");
+// A heading has numbers only once the cluster was read: before, they would be too small.
+const counted = (title, numbers) => (isRead() ? title + numbers : title);
 
 // Parts of views ------------------------------------------------------------------------------------------------------
 
@@ -172,7 +175,7 @@ function fleetView() {
     const jobs = rows("jobs");
     states.draw(jobs.map((job) => job.phase));
     const shown = jobs.filter((job) => states.matches(job.phase) && search.matches(job)).sort(byName);
-    heading.textContent = shown.length === jobs.length ? `Jobs (${jobs.length})` : `Jobs (${shown.length} of ${jobs.length})`;
+    heading.textContent = counted("Jobs", shown.length === jobs.length ? ` (${jobs.length})` : ` (${shown.length} of ${jobs.length})`);
     title("Jobs – Understudy");
     table.show(shown);
   };
@@ -291,7 +294,7 @@ function faultsPart() {
   const drawn = new Map(); // key -> {fault, entry}
   const draw = () => {
     const found = [...(sections.get("faults") ?? [])].sort(([, a], [, b]) => oldestFirst(b, a));
-    heading.textContent = found.length ? `Faults (${found.length + row("span").more_faults})` : "Faults: none so far";
+    heading.textContent = counted("Faults", found.length ? ` (${found.length + row("span").more_faults})` : ": none so far");
     const shown = found.slice(0, most).map(([key, fault]) => {
       if (drawn.get(key)?.fault !== fault) drawn.set(key, { fault, entry: faultEntry(fault, drawn.get(key)?.entry.open) });
       return drawn.get(key).entry;
@@ -351,7 +354,7 @@ function podsPart() {
     const pods = rows("pods");
     states.draw(pods.map((pod) => pod.state));
     const counts = GROUPS.map((group, place) => `${pods.filter((pod) => pod.place === place).length} ${group}`);
-    heading.textContent = `Pods: ${counts.join(", ")}`;
+    heading.textContent = counted("Pods", `: ${counts.join(", ")}`);
     table.show(pods.filter((pod) => states.matches(pod.state) && search.matches(pod)).sort(order));
   };
   return { box, draw, sections: ["pods"], tick: () => table.draw(), search: search.field };
@@ -398,8 +401,8 @@ function spareView() {
   main.replaceChildren(element("div", { className: "bar" }, element("h1", {}, "Spares"), search.field), owned.box, waiting.box);
   const draw = () => {
     title("Spares – Understudy");
-    owned.heading.textContent = `Jobs and pools (${rows("owners").length})`;
-    waiting.heading.textContent = `Spare pods (${rows("spares").length})`;
+    owned.heading.textContent = counted("Jobs and pools", ` (${rows("owners").length})`);
+    waiting.heading.textContent = counted("Spare pods", ` (${rows("spares").length})`);
     const ownerOrder = (a, b) => compare(a.namespace, b.namespace) || compare(a.kind, b.kind) || compare(a.owner, b.owner);
     owners.show(rows("owners").filter(search.matches).sort(ownerOrder));
     pods.show(rows("spares").filter(search.matches).sort(byName));
@@ -426,7 +429,7 @@ function nodeView() {
     title("Nodes – Understudy");
     const found = rows("nodes").filter(search.matches).sort(order);
     const withFindings = found.filter((node) => node.findings.length).length;
-    heading.textContent = `Nodes (${found.length}, ${withFindings} with findings)`;
+    heading.textContent = counted("Nodes", ` (${found.length}, ${withFindings} with findings)`);
     table.show(found);
   };
   return { address: { view: "nodes" }, draw, search: search.field };
