@@ -10,7 +10,7 @@
     COLLECTING   a majority waits that can vote for this one     CAMPAIGNING  RequestVote for the next term, to these
     COLLECTING   … only with members of a newer configuration    IDLE         Redirect: the callers call the next host
     CAMPAIGNING  a majority has granted its votes                ELECTED      AssumeLeadership, with all callers
-    CAMPAIGNING  a member knows a newer term of this epoch       CAMPAIGNING  RequestVote for a newer term after a pause
+    CAMPAIGNING  a member knows a newer term of this epoch       COLLECTING   after a pause
     COLLECTING   the last caller has disconnected                IDLE
     CAMPAIGNING  a newer configuration or epoch is known         IDLE         Redirect: the callers call the next host
     any          the coordinator is known, or the job is closed  IDLE         Redirect or Close to all callers
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from understudy_protocol import membership as m
-from understudy_protocol.enums import Term
+from understudy_protocol.enums import NO_TERM, Term
 from understudy_protocol.hard_state import HardState
 from understudy_protocol.observer import Superseded
 from understudy_sidecar.membership.events import (
@@ -179,8 +179,8 @@ class CandidateMachine:
     # The election ---------------------------------------------------------------------------------------------------
 
     def _next_term(self) -> Term:
-        callers_terms = [join.term for join in self._callers.values()]
-        newest = max([self.voter.hard_state.term, *callers_terms])
+        known = [self.voter.hard_state.term, *(join.term for join in self._callers.values())]
+        newest = max([*known, self._newest_refused_term or NO_TERM])
         return Term(newest.epoch, newest.number + 1)
 
     def _campaign_if_possible(self) -> None:
@@ -246,10 +246,10 @@ class CandidateMachine:
                 self._retry_at = now + RETRY_S * self._position()
 
     def _campaign_again(self) -> None:
+        """If a majority can still vote for it: meanwhile its own member may have voted for another candidate."""
         self._retry_at = None
-        if self._newest_refused_term is not None:
-            term = max(self._newest_refused_term, self.voter.hard_state.term)
-            self._campaign(Term(term.epoch, term.number + 1))
+        self.state = CandidateState.COLLECTING
+        self._campaign_if_possible()
 
     def _position(self) -> int:
         """Index among the standby coordinators: 0 for the first."""

@@ -217,6 +217,24 @@ def test_a_candidate_requests_votes_for_a_higher_term_if_a_voter_knows_a_newer_o
     assert pool.vote_requests(pool.refuse("b", O3)) == {2: Term(1, 4), 3: Term(1, 4)}
 
 
+def test_a_candidate_asks_again_only_when_a_majority_can_vote_for_it() -> None:
+    """Found by the simulation (seed 1323898): two candidates, each in the other's pool, took the votes from each other,
+    and each lacked its own, because that was the other's.
+    """
+    # given a candidate that needs its own vote for a majority
+    pool = CandidatePool()
+    assert pool.vote_requests(pool.call("b", "c")) == {2: O2, 3: O2}
+    # when its own member has voted for another candidate, and a caller knows that term
+    pool.voter.grant_vote(m.RequestVote(O3, E1, "b"))
+    effects = pool.do(e.Received(2, m.VoteDenied(O3, E1)), may_vote=False)
+    # then it does not take the votes of its callers from that candidate
+    assert pool.vote_requests(effects) == {}
+    assert pool.machine.deadline() is None
+    # and asks them once its own member has left the other pool
+    assert pool.vote_requests(pool.do(e.Tick(), may_vote=True)) == {2: Term(1, 4), 3: Term(1, 4)}
+    assert elected(pool.grant("b", "c", term=Term(1, 4))) == Term(1, 4)
+
+
 def test_two_candidates_that_deny_each_other_do_not_ask_again_at_the_same_time() -> None:
     pool = CandidatePool(place=2)
     pool.call("b", "c")
