@@ -78,6 +78,7 @@ def on_later_failure(state: CoordinatorState, member: MemberRecord, failed: m.Wo
     """
     if failed is None:
         state.pending.on_failure(member.uid, member.name, None)
+        state.pending.keep_pod(member.uid, UNCERTAIN)
         return
     if failed.token != state.round.token or member.group_rank is None:
         return

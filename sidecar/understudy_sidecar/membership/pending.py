@@ -3,7 +3,7 @@
 Also the newest fault that was decided, because an exception that is reported later may be its cause.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from understudy_protocol.enums import NO_ROUND, RoundToken
 from understudy_protocol.observer import Cause
@@ -118,6 +118,11 @@ class PendingDecisions:
             return False
         self.step.earlier_failure = name
         return True
+
+    def keep_pod(self, failed_uid: str, reason: str) -> None:
+        """A worker of this member failed at an unknown time, so another pod is not evicted for the pending fault."""
+        if self.fault is not None and self.fault.failures.first.pod_uid != failed_uid:
+            self.fault = replace(self.fault, keep_reason=self.fault.keep_reason or reason)
 
     def postpone_step(self, until: float) -> None:
         if self.step is not None:

@@ -194,6 +194,23 @@ def test_an_earlier_failure_of_another_worker_is_known_then() -> None:
     assert charged(driven) == 1
 
 
+def test_no_pod_is_evicted_if_a_member_returns_whose_workers_have_ended_meanwhile() -> None:
+    """Found by the simulation (seed 1332480): their sidecars had stopped them, because the coordinator had hung."""
+    # given a coordinator that hung, whose members look for another one
+    driven = frozen(in_place_max_per_pod=0)
+    for name in ("active-0", "active-2", "spare-0"):
+        driven.receive(name, DISCONNECTED)
+    # when a worker loses its peers, and their members return
+    driven.fail_worker("active-1", "a peer has gone")
+    driven.join("active-0", driven.token, 0, WorkersState.IDLE)
+    assert driven.recovery().reason == ""
+    driven.join("active-2", driven.token, 2, WorkersState.IDLE)
+    driven.answer_heartbeats("active-0", "active-1", "active-2")
+    # then its pod is not to blame, and keeps its ranks
+    assert driven.recovery().reason.endswith("but it is not known which pod failed first")
+    assert driven.assigned() == {"active-0": 0, "active-1": 1, "active-2": 2}
+
+
 def test_a_pod_that_has_gone_by_then_is_not_charged() -> None:
     driven = frozen()
     driven.fail_worker("active-1")
