@@ -166,6 +166,8 @@ class LeaderSnapshot:
     silent_members: tuple[str, ...] = ()  # uids of the members whose connections to the coordinator went silent
     coordinator_pod: str = ""  # of the coordinator's pod
     coordinator_node: str = ""
+    chose: RoundToken = NO_ROUND  # the newest round for which a snapshot, or none, was chosen
+    restored: Optional[SavedStep] = None  # by that round
 
 
 @dataclass(frozen=True)

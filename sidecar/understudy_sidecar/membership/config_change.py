@@ -147,6 +147,8 @@ def take_leader_snapshot(state: CoordinatorState) -> m.LeaderSnapshot:
         tuple(sorted(state.roster.suspects)),
         "" if own is None else own.name,
         "" if own is None else own.node,
+        state.restores.decided,
+        state.restores.restored,
     )
 
 

@@ -110,8 +110,8 @@ class Coordinator:
         now: float,
         leader_snapshot: m.LeaderSnapshot | None = None,
     ) -> "Coordinator":
-        """Appointed by the operator, in a new epoch. leader_snapshot: of a previous coordinator; only its names and the
-        round that has stepped are used.
+        """Appointed by the operator, in a new epoch. leader_snapshot: of a previous coordinator; only its names, the
+        round that has stepped, and the newest choice of a snapshot are used.
         """
         term = Term(appoint.epoch, 1)
         is_first = appoint.at_least_round < 0
@@ -126,6 +126,7 @@ class Coordinator:
         state.recovery_log.restore_counts(appoint.recoveries_by_strategy)
         if leader_snapshot is not None:
             round_.restore_step(leader_snapshot.stepped)
+            restoring.restore_choice(state, leader_snapshot)
         return cls(state)
 
     @classmethod
@@ -141,6 +142,7 @@ class Coordinator:
         previous = PreviousTerm(leader_snapshot.coordinator_uid, leader_snapshot)
         state = CoordinatorState(shape, pod_uid, ip, term, now, round_, VoterConfigs(term, committed), previous)
         round_.restore_step(leader_snapshot.stepped)
+        restoring.restore_choice(state, leader_snapshot)
         state.recovery_log.restore_counts(leader_snapshot.recoveries_by_strategy)
         if leader_snapshot.history is not None:
             eviction.restore_history(state, leader_snapshot.history, now)

@@ -68,6 +68,11 @@ def adopt(state: CoordinatorState, active: Iterable[MemberRecord]) -> None:
     copies.adopt(state)
 
 
+def restore_choice(state: CoordinatorState, leader_snapshot: m.LeaderSnapshot) -> None:
+    """The newest choice that the previous coordinator knew: the rounds since may have ended without one."""
+    state.restores.decided, state.restores.restored = leader_snapshot.chose, leader_snapshot.restored
+
+
 def on_report(
     state: CoordinatorState,
     member: MemberRecord,
@@ -232,7 +237,7 @@ def _newest(found: Iterable[SavedStep]) -> SavedStep | None:
 
 
 def _learn_choices(state: CoordinatorState) -> None:
-    """Of rounds of earlier coordinators, from the Joins of their members."""
+    """Of rounds of earlier coordinators, from the Joins of their members. A round has stepped only after its choice."""
     restores = state.restores
     for member in state.roster.members.values():
         choice = None if member.saved is None else member.saved.choice
@@ -241,8 +246,9 @@ def _learn_choices(state: CoordinatorState) -> None:
 
 
 def _is_of_the_training(state: CoordinatorState, saved: SavedStep) -> bool:
-    is_of_newest = saved.token >= state.restores.decided and saved.token >= state.round.stepped
-    return is_of_newest or saved.leads_to(state.restores.restored)
+    decided, stepped = state.restores.decided, state.round.stepped
+    is_of_newest = saved.token >= decided and saved.token >= stepped
+    return is_of_newest or (decided >= stepped and saved.leads_to(state.restores.restored))
 
 
 def _record(state: CoordinatorState) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import ConfigVersion, RoundToken, Strategy, Term, Tier, WorkersState
 from understudy_protocol.snapshots import CopyPlan, KeptSteps, MadeStep, RestoreChoice, SavedStep, SavedSteps
+from understudy_sidecar.membership.config_change import take_leader_snapshot
 
 R0, R1, R2 = (RoundToken(1, 1, number) for number in range(3))
 NO_POD = RestoreChoice(None, "no pod has a snapshot")
@@ -313,6 +316,38 @@ def test_a_new_coordinator_learns_from_its_members_what_the_round_before_has_res
     assert driven.token > R1
     # then what round 0 has saved does not count
     choice = chosen(driven, active_0=steps_of(R0, 7), active_1=steps_of(R0, 7))
+    assert choice == RestoreChoice(None, "the snapshots are of a round that another one has replaced")
+
+
+def elected_in_round_3(**known: object) -> DrivenCoordinator:
+    """Round 2 has restored step 8 of round 1 and has stepped. The coordinator of round 3 is lost before its choice, and
+    a worker fails. known: what the new coordinator's snapshot has instead.
+    """
+    uids, version = ("uid-active-0", "uid-active-1", "uid-spare-0"), ConfigVersion(1, 1, 1)
+    snapshot = take_leader_snapshot(restored_step_8().coordinator.state)
+    driven = DrivenCoordinator(
+        elected=replace(snapshot, voters=uids, config_version=version, **known),  # type: ignore[arg-type]
+        snapshots=True,
+        max_in_place=9,
+    )
+    for number, workers in ((0, WorkersState.STARTING), (1, WorkersState.FAILED)):
+        driven.join(f"active-{number}", RoundToken(1, 1, 3), number, workers, term=Term(1, 2))
+    driven.join("spare-0", term=Term(1, 2))
+    assert driven.token == RoundToken(1, 2, 4)
+    return driven
+
+
+def test_a_new_coordinator_knows_what_the_newest_round_with_a_choice_has_restored() -> None:
+    """Found by the simulation (seed 1337328): the newest steps could not be fetched, and this step was not restored."""
+    driven = elected_in_round_3()
+    choice = chosen(driven, active_0=steps_of(R1, 8), active_1=steps_of(R1, 8))
+    assert choice == RestoreChoice(SavedStep(R1, 8))
+
+
+def test_a_choice_before_the_newest_round_that_has_stepped_does_not_count() -> None:
+    # given a new coordinator that does not know the choice of round 2
+    driven = elected_in_round_3(chose=R1, restored=SavedStep(R0, 5))
+    choice = chosen(driven, active_0=steps_of(R0, 5), active_1=steps_of(R0, 5))
     assert choice == RestoreChoice(None, "the snapshots are of a round that another one has replaced")
 
 
