@@ -271,7 +271,7 @@ class WorkerFailed:
 class WorkerRaised:
     """An exception has ended the script of a worker, whose process still runs. It ends no round: WorkerFailed does.
 
-    age_s and the round: as in the launcher's WorkerRaised.
+    age_s and the round: as in the launcher's WorkerRaised. A member repeats the first one of its round after a Welcome.
     """
 
     token: RoundToken

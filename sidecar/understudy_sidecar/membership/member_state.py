@@ -70,6 +70,7 @@ class MemberWorkers:
     store_port: int = 0
     store_term: Term | None = None  # the coordinators of this term know of the store
     failure: m.WorkerFailed | None = None
+    raised: tuple[m.WorkerRaised, float] | None = None  # the first exception in its round, and when it was reported
     stepped: RoundToken = NO_ROUND  # the newest round in which a worker of this pod has made a step
     first_step_sent: RoundToken = NO_ROUND
     steps: StepWatch = field(default_factory=StepWatch)  # of the newest round, in this pod

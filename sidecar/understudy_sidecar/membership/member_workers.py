@@ -70,8 +70,11 @@ def on_message(me: MemberState, message: object, now: float) -> None:
 
 def on_raised(me: MemberState, raised: l.WorkerRaised) -> None:
     """Also of a worker that a newer round replaces."""
+    report = m.WorkerRaised(raised.token, raised.local_rank, raised.message, raised.age_s, raised.traceback)
+    if raised.token == me.workers.token and me.workers.raised is None:
+        me.workers.raised = report, me.now
     if raised.token <= me.workers.token:
-        me.send(m.WorkerRaised(raised.token, raised.local_rank, raised.message, raised.age_s, raised.traceback))
+        me.send(report)
 
 
 def report_start(me: MemberState) -> None:
@@ -99,6 +102,9 @@ def on_joined(me: MemberState) -> None:
     """Send what the Join does not report."""
     for replicas in me.workers.replicas.values():
         me.answer(replicas)
+    if me.workers.raised is not None:  # the previous coordinator may have been lost before it had this report
+        raised, at = me.workers.raised
+        me.send(replace(raised, age_s=raised.age_s + me.now - at))
     if me.workers.fork_fallback_reason:
         me.send(m.ForkFallback(me.workers.fork_fallback_reason))
     _send_learned(me)
@@ -125,7 +131,7 @@ def on_assign(me: MemberState, assign: m.Assign) -> None:
     if assign.token > workers.token:
         workers.token, workers.group_rank, workers.saved = assign.token, assign.group_rank, None
         workers.group_world_size, workers.state, workers.failure = assign.group_world_size, WorkersState.STARTING, None
-        workers.drained_until = None
+        workers.drained_until = workers.raised = None
         workers.steps.new_round()
         if assign.agent_store and assign.group_rank == 0:
             workers.store_port = 0  # a store is used for one round

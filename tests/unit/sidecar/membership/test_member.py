@@ -287,6 +287,25 @@ def test_the_exception_of_a_replaced_worker_is_reported_but_none_of_a_round_that
     assert driven.member.workers is WorkersState.STARTING
 
 
+def test_each_coordinator_gets_the_first_exception_of_the_round_with_its_age() -> None:
+    """Found by the simulation (seed 1352110): the coordinator was killed when a worker raised an exception."""
+    # given two exceptions in the newest round
+    driven = running()
+    driven.report(l.WorkerRaised(R0, 0, "ValueError", 0.5))
+    driven.report(l.WorkerRaised(R0, 1, "KeyError", 0.1))
+    # when the member joins a coordinator again
+    driven.do(e.LinkDown(False))
+    driven.now += 0.25
+    driven.do(e.LinkUp("10.0.0.2"))
+    # then it sends the first one
+    raised = e.ToCoordinator(m.WorkerRaised(R0, 0, "ValueError", 0.75))
+    assert driven.hear(WELCOME)[-1] == raised
+    # and none after the next round has begun
+    driven.hear(assign(R1))
+    driven.do(e.LinkDown(False), e.LinkUp("10.0.0.2"))
+    assert not any(isinstance(getattr(x, "message", None), m.WorkerRaised) for x in driven.hear(WELCOME))
+
+
 def test_only_rank_0_reports_more_than_its_first_step() -> None:
     driven = joined()
     driven.hear(assign(R0, rank=1))

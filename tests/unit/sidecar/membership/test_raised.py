@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
-from understudy_protocol.enums import Fault, RoundToken, Strategy
+from understudy_protocol.enums import ConfigVersion, Fault, RoundToken, Strategy, Term, WorkersState
 from understudy_protocol.observer import Recovery
 from understudy_sidecar.membership.events import Received, Tick
 
@@ -146,6 +146,25 @@ def test_the_exception_of_a_round_that_was_replaced_is_not_the_cause_of_a_later_
     gathered(driven)
     # then it is the cause
     assert (driven.recovery().cause.pod, driven.recovery().cause.message) == ("active-2", ENDED)
+
+
+def test_an_exception_that_is_reported_before_the_round_is_adopted_is_the_cause() -> None:
+    # given a new coordinator that waits for a member of the running round
+    uids = tuple(f"uid-{name}" for name in (*ACTIVES, "spare-0"))
+    running_round = RoundToken(1, 1, 4)
+    snapshot = m.LeaderSnapshot(ConfigVersion(1, 1, 1), uids, (), "uid-coordinator-0", {}, token=running_round)
+    driven = DrivenCoordinator(3, elected=snapshot, in_place_max_per_pod=0)
+    driven.join("spare-0", term=Term(1, 2))
+    for rank in (0, 1):
+        driven.join(ACTIVES[rank], running_round, rank, WorkersState.RUNNING, term=Term(1, 2))
+    # when a member reports an exception
+    raises(driven, "active-1", 0.3, token=running_round)
+    driven.join("active-2", running_round, 2, WorkersState.RUNNING, term=Term(1, 2))
+    assert driven.token == running_round
+    # and a worker of another pod ends first
+    fails(driven, "active-0", ENDED)
+    # then the exception is the cause
+    assert cause(driven) == ("active-1", "node-of-active-1", 1, DAMAGED)
 
 
 def test_an_innocent_pod_is_not_evicted_for_the_exception_of_another_pod() -> None:
