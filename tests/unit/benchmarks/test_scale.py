@@ -83,7 +83,7 @@ def test_a_member_whose_call_was_ended_without_an_answer_calls_again() -> None:
     assert not hello.startswith(b"GET ")
     # when the coordinator ends the connection
     ((number, head),) = members.exchange([(1, b"")])
-    # then the member begins anew
+    # then the member calls again
     assert (number, head[:4]) == (1, b"GET ")
     assert members.progress.called_again == 1
 
