@@ -10,7 +10,7 @@
     COLLECTING   a majority waits that can vote for this one     CAMPAIGNING  RequestVote for the next term, to these
     COLLECTING   … only with members of a newer configuration    IDLE         Redirect: the callers call the next host
     CAMPAIGNING  a majority has granted its votes                ELECTED      AssumeLeadership, with all callers
-    CAMPAIGNING  a member knows a newer term of this epoch       COLLECTING   after a pause
+    CAMPAIGNING  a member knows a newer term of this epoch       COLLECTING   after a pause, counts again who can vote
     COLLECTING   the last caller has disconnected                IDLE
     CAMPAIGNING  a newer configuration or epoch is known         IDLE         Redirect: the callers call the next host
     any          the coordinator is known, or the job is closed  IDLE         Redirect or Close to all callers

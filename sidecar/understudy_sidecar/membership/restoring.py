@@ -11,10 +11,11 @@ two rounds may save the same step with different content.
 Only the history of the training counts: the snapshot that the newest round with a choice has restored, the older ones
 of the round that has saved it, and the snapshots that the newest round with a choice or a later one has saved. A round
 that was replaced may have saved more while it was cut off, but a newer round has stepped since, or has restored
-something else. A coordinator that adopts a round adopts its choice if any member has received one, and otherwise
-chooses. If the rounds after SUSPECT_RESTORES restores in a row have failed within SUSPECT_STEPS steps by a fault of a
-worker, the snapshots may be the cause: the next round restores an older snapshot on storage, or the script's own
-checkpoint. All work per message is O(1).
+something else. Each round has a choice before it steps: if the choice of the newest round that has stepped is not
+known, no snapshot of an earlier round counts. A coordinator that adopts a round adopts its choice if any member has
+received one, and otherwise chooses. If the rounds after SUSPECT_RESTORES restores in a row have failed within
+SUSPECT_STEPS steps by a fault of a worker, the snapshots may be the cause: the next round restores an older snapshot on
+storage, or the script's own checkpoint. All work per message is O(1).
 """
 
 from collections.abc import Iterable
