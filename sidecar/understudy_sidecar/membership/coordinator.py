@@ -287,7 +287,8 @@ class Coordinator:
         if member is None:
             state.hang_up(link, "the first message of a connection has to be a Join")
             return
-        member.last_heard = now
+        if not isinstance(message, m.Gone):  # that message may be about an end before the newest fault
+            member.last_heard = now
         if isinstance(message, _ENDS_OF_WORKERS) and (
             proactive.on_ended(state, member, message, now) or leaving.on_ended(state, member, message)
         ):

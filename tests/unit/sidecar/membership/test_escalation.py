@@ -32,6 +32,16 @@ def fails_and_restarts(driven: DrivenCoordinator, name: str) -> None:
     driven.now += 0.1
 
 
+def failed_at_the_start(name: str) -> DrivenCoordinator:
+    """Its worker has failed in two rounds, of which the second one made no step: the next one waits for a second."""
+    driven = running(3, max_in_place=10, backoff_max_s=60.0)
+    driven.fail_worker(name)
+    driven.report_started(*driven.assigned())
+    driven.later(0.1)
+    driven.fail_worker(name, "a peer has gone")
+    return driven
+
+
 def charged(driven: DrivenCoordinator) -> int:
     return sum(fault.is_charged for fault in driven.coordinator.state.fault_history.in_window(driven.now))
 
@@ -251,6 +261,32 @@ def test_a_member_whose_last_message_was_delayed_is_the_cause_if_it_is_lost_befo
     assert driven.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
     assert (driven.recovery().fault, driven.recovery().cause.pod) == (Fault.POD, "active-0")
     assert charged(driven) == 1
+
+
+def test_a_member_whose_launcher_had_ended_is_the_cause_although_its_report_comes_while_the_next_round_waits() -> None:
+    """Found by the simulation (seed 1365675): its slow network delivered the report half a second late."""
+    driven = failed_at_the_start("active-1")
+    assert (driven.assigned(), charged(driven)) == ({}, 2)
+    # when a member of which nothing was heard since reports that its launcher has ended
+    driven.later(0.5)
+    driven.receive("active-0", m.Gone("its launcher has ended"))
+    # then it is the cause, its peer's failure is not charged, and a spare has its ranks at once
+    assert (driven.recovery().fault, driven.recovery().cause.pod) == (Fault.POD, "active-0")
+    assert charged(driven) == 1
+    assert driven.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
+
+
+def test_a_launcher_that_ends_after_an_answer_to_the_failure_of_a_peer_is_another_fault() -> None:
+    # given a failure, and another member that has answered a heartbeat since
+    driven = failed_at_the_start("active-1")
+    driven.later(0.1)
+    driven.receive("active-0", m.HeartbeatAck(driven.coordinator.state.heartbeat))
+    # when its launcher ends
+    driven.receive("active-0", m.Gone("its launcher has ended"))
+    # then both are faults
+    reported = [(x.fault, x.cause.pod) for x in driven.coordinator.snapshot().recoveries]
+    assert reported[-2:] == [(Fault.PROCESS, "active-1"), (Fault.POD, "active-0")]
+    assert charged(driven) == 2
 
 
 def test_a_member_that_was_lost_before_is_the_cause_although_another_one_was_lost_in_between() -> None:
