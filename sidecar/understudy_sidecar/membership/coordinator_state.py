@@ -322,13 +322,12 @@ class CoordinatorState:
         return self.nodes.domain(member.node) or member.join.domain
 
     def has_majority(self) -> bool:
-        """Whether a majority of the voters is connected, not silent, and still follows this coordinator."""
+        """Whether a majority of the voters is connected, not silent, and still follows this coordinator. The first
+        round needs an operator instead.
+        """
         if self.quorum.check is not None:
             return False
         if self.voter_configs.newest.exists:
             return self.roster.connected_voters.has_majority()
-        # Before the first round there are no voters, and the operator may have appointed another coordinator.
-        connected, silent = self.roster.connected, self.roster.suspects.keys()
-        if self.quorum.observers or not self.round.is_first or not silent:
-            return True
-        return len(connected - silent) > len(silent)
+        # Before the first round there are no voters, so the operator appoints another coordinator if it loses this one.
+        return self.quorum.observers > 0 or not self.round.is_first

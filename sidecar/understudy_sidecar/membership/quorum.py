@@ -61,6 +61,7 @@ def on_disconnected(state: CoordinatorState, member: MemberRecord) -> bool:
 
 def on_observers(state: CoordinatorState, observers: int) -> None:
     state.quorum.observers = observers
+    state.round_check.request()  # the first round needs an operator
 
 
 def lose_not_reconnected(state: CoordinatorState, now: float) -> None:

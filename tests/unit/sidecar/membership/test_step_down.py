@@ -1,7 +1,5 @@
 """A coordinator without an observer that can only wait steps down: another one may have been appointed."""
 
-import pytest
-
 from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_sidecar.membership.events import ObserversChanged
 
@@ -49,26 +47,28 @@ def test_an_observer_that_disconnects_gives_it_the_whole_time_again() -> None:
     assert not driven.step_down_reason
 
 
-@pytest.mark.parametrize(("observers", "round_number"), [(0, -1), (1, 0)])
-def test_without_an_observer_half_of_the_pods_form_no_first_round(observers: int, round_number: int) -> None:
-    """Found by the simulation (seed 1061539): another coordinator may have been appointed, and has the other pods."""
-    driven = DrivenCoordinator(actives=1)
-    for name in ("spare-0", "spare-1"):
-        driven.join(name)
-    driven.later(17.0, "spare-0", "spare-1")
-    # when one of two pods goes silent, then the other one gets the rank after half a minute only if an operator sees it
-    driven.drop("spare-1", silent=True)
-    driven.do(ObserversChanged(observers))
-    driven.later(13.5, "spare-0")
-    assert driven.token.round == round_number
-
-
-def test_a_coordinator_with_most_of_the_pods_forms_the_first_round_without_an_observer() -> None:
+def test_no_first_round_is_formed_without_an_operator() -> None:
+    """Found by the simulation (seeds 1061539 and 1364575): the operator has appointed another coordinator, which has
+    other pods, and the two trainings ran beside each other.
+    """
+    # given a coordinator that has lost the operator before it has all its pods
     driven = DrivenCoordinator(actives=2)
-    for name in ("active-0", "spare-0", "spare-1"):
-        driven.join(name)
-    driven.later(17.0, "active-0", "spare-0", "spare-1")
-    driven.drop("spare-1", silent=True)
+    driven.join("active-0")
     driven.do(ObserversChanged(0))
-    driven.later(13.5, "active-0", "spare-0")
+    # when the last one joins
+    driven.join("active-1")
+    # then it forms the first round only once an operator is connected again
+    driven.later(14.0, "active-0", "active-1")
+    assert (driven.token.round, driven.step_down_reason) == (-1, False)
+    driven.do(ObserversChanged(1))
     assert driven.token.round == 0
+
+
+def test_the_next_round_needs_no_operator() -> None:
+    # given a training whose operator is gone
+    driven = running()
+    driven.do(ObserversChanged(0))
+    # when a pod is lost
+    driven.drop("active-1")
+    # then the spare has its rank
+    assert driven.assigned() == {"active-0": 0, "spare-0": 1}
