@@ -115,7 +115,7 @@ class Invariants:
 
     def each_holder_of_copies_has_its_plan(self) -> None:
         """9. A pod accepts copies only from the pods in its plan, so both need the newest placement. A member whose
-        newest plan came from the previous coordinator is not checked.
+        newest plan came from the previous coordinator is not checked. The order of holders has no effect.
         """
         for sidecar in self.cluster.leaders:
             coordinator = sidecar.coordinator
@@ -124,7 +124,7 @@ class Invariants:
             for uid, plan in coordinator.state.copies.plans.items():
                 member = coordinator.state.roster.members.get(uid)
                 sent = None if member is None or member.link is None else sidecar.sent_plans.get(member.link)
-                if sent is not None and (sent.holders, sent.owners) != (plan.holders, plan.owners):
+                if sent is not None and ({*sent.holders}, sent.owners) != ({*plan.holders}, plan.owners):
                     raise Violation(Rule.EACH_HOLDER_HAS_ITS_PLAN, f"{uid} has {sent}, and its plan is {plan}")
 
     def snapshots_only_grow(self) -> None:

@@ -1,12 +1,14 @@
 """Members join, rejoin, and disconnect.
 
 Rules: one link per pod; a newer one replaces it. A member that rejoins before it counts as lost keeps its rank, and
-gets the assignment that it has missed. If its rank was given away, it is a spare; if nobody has it yet, the next round
-decides, and the member keeps what it has until then. If it was evicted, it gets Evicted again and is no member. A link
-that went silent makes the member a suspect; a link that a kernel closed, or a launcher that ended, is a loss. While a
-coordinator that was paused does not know whether its members still follow it, a closed link is no loss: the member may
-have called another coordinator, and may return.
+gets the assignment that it has missed, with its plan of now. If its rank was given away, it is a spare; if nobody has
+it yet, the next round decides, and the member keeps what it has until then. If it was evicted, it gets Evicted again
+and is no member. A link that went silent makes the member a suspect; a link that a kernel closed, or a launcher that
+ended, is a loss. While a coordinator that was paused does not know whether its members still follow it, a closed link
+is no loss: the member may have called another coordinator, and may return.
 """
+
+from dataclasses import replace
 
 from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, NO_TERM, Fault, RoundToken, WorkersState
@@ -146,7 +148,7 @@ def _resume(state: CoordinatorState, member: MemberRecord, link: int, join: m.Jo
     if any(standby.pod_uid == member.uid for standby in state.config_changes.standbys):
         state.config_changes.send_snapshot_later(now)  # it may have missed a snapshot meanwhile
     if member.assign is not None and state.round.phase is RoundPhase.RUNNING and join.token < member.assign.token:
-        state.send(member, member.assign)
+        state.send(member, replace(member.assign, copies=state.copies.plans.get(member.uid)))
         return
     member.workers = join.workers
     copies.on_rejoined(state, member)

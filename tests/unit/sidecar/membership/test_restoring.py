@@ -617,6 +617,21 @@ def test_copies_are_placed_once_for_spares_that_join_soon_after_each_other() -> 
     assert len(plans(driven, "active-0")) == len(plans(driven, "active-1")) == 1
 
 
+def test_a_pod_that_joins_again_without_its_assignment_gets_the_newest_plan_with_it() -> None:
+    """Found by the simulation (seed 1383290): it got the plan of the moment in which the round was formed."""
+    # given a new round, whose assignment does not reach one pod
+    driven = copying()
+    driven.fail_worker("active-1")
+    driven.drop("active-0", silent=True)
+    # when a holder is lost, and then the pod joins again
+    driven.receive("spare-0", m.Gone("its launcher has ended"))
+    driven.sent.clear()
+    driven.join("active-0", R0, 0, WorkersState.RUNNING)
+    # then its assignment has the plan of now
+    assert plans(driven, "active-0") == [(["uid-active-1"], [1])]
+    assert driven.assigned() == {"active-0": 0}
+
+
 def test_no_copies_are_placed_after_a_pod_whose_workers_had_ended_was_lost() -> None:
     driven = copying(copies=2)
     driven.receive("active-0", m.Finished(R0))
