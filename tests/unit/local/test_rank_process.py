@@ -12,7 +12,8 @@ import pytest
 from understudy_local.rank_process import worker_pids
 
 #: A launcher with its log process, and so many fork servers, each of which is a fork of the one before. The last one
-#: forks two workers, and each worker forks a process into its own session. Prints the pids of the workers.
+#: forks two workers, and each worker forks a process into its own session. Prints the pids of the workers once all
+#: processes run: one that is forked later outlives the test, and keeps the pipe open.
 LAUNCHER = """
 import os, signal, sys
 
@@ -35,12 +36,16 @@ if fork("logs"):
             break
     else:
         workers = []
+        ready, done = os.pipe()
         for _ in range(2):
             workers.append(fork("python"))
             if not workers[-1]:
-                fork("loader", leads_session=False)
+                if fork("loader", leads_session=False):
+                    os.write(done, b".")
                 break
         else:
+            for _ in workers:
+                os.read(ready, 1)
             print(*workers, flush=True)
 signal.pause()
 """
