@@ -13,19 +13,36 @@ from pathlib import Path
 
 from tests.cluster import Cluster, ClusterError
 from tests.e2e import acts
+from tests.e2e.objects import read_log
 from tests.e2e.prepare import prepare
 from tests.e2e.success import Exits, exit_codes, finish_and_watch_exits, wait_for_end
-from tests.e2e.training import CHECKOUT, Training
+from tests.e2e.training import CHECKOUT, LABEL_ROLE, Training
 from tests.e2e.truth import Raw, unix
 from tests.e2e.undisturbed import differences, undisturbed_losses
+from tests.e2e.waiting import wait_until
 
 NAMESPACE = "understudy-demo"
 RESULT = CHECKOUT / "build" / "demo.json"
 SUM_ERROR = 0.01
+WARM_LIMIT_S = 120.0
 
 
 def print_line(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')}  {text}", flush=True)
+
+
+def wait_for_warm_spare(training: Training) -> None:
+    """Wait until the job is complete, and its spare has a node of its own and has imported torch. On a machine's first
+    run, the import takes a while.
+    """
+    acts.give_spare_a_node(training)
+
+    def is_warm() -> bool:
+        spares = [x for x in acts.running_pods(training) if x["metadata"]["labels"][LABEL_ROLE] == "spare"]
+        logs = [read_log(training.cluster, training.namespace, x["metadata"]["name"], "trainer") for x in spares]
+        return bool(logs) and all("the fork server is ready" in log for log in logs)
+
+    wait_until("the spare is warm", is_warm, WARM_LIMIT_S, seen=training.pods_text)
 
 
 def play(training: Training) -> tuple[list[acts.Act], Exits]:
@@ -38,19 +55,22 @@ def play(training: Training) -> tuple[list[acts.Act], Exits]:
 
     print_line("apply: 3 active pods of 2 workers, 1 spare")
     training.apply()
-    acts.settle(training)
+    wait_for_warm_spare(training)
     print(training.cluster.kubectl("-n", training.namespace, "get", "tj"))
     print_line("SIGKILL one worker")
     report(acts.kill_worker(training))
     print_line("delete an active pod, grace 0")
     report(acts.delete_pod(training))
+    wait_for_warm_spare(training)
     print_line("power off a node")
     act = acts.power_off_node(training)
     report(act)
     acts.settle(training)
     training.cluster.restore(act.victim.node)
+    wait_for_warm_spare(training)
     print_line("operator scaled to 0; SIGKILL of all containers of a pod")
     report(acts.kill_containers_without_operator(training))
+    wait_for_warm_spare(training)
     print_line(f"freeze a node for {acts.FREEZE_S:g} s, then thaw it")
     act, _ = acts.freeze_node(training)
     report(act)
