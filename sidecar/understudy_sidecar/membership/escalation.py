@@ -5,15 +5,16 @@ Rules: a fault is counted when all failures of its round are gathered, and the f
 pings all other actives before. An active that does not answer was lost earlier, and is the cause. So is an active that
 was asked to end before its answer. If a report of an earlier failure arrives meanwhile, that failure is the cause, and
 its own step of the ladder follows. If the order is uncertain, no member is evicted. If the workers restart in place, an
-exception that is reported until the recovery ends may still prove to be the cause (raised.py). A coordinator without a
-majority counts no fault and ends no job for a spent budget: it may be partitioned or replaced, and the worker may have
-failed because of that. The member is removed by eviction.py. A drill (drills.py) evicts no member.
+exception (raised.py) or a SIGKILL that is reported until the recovery ends may still prove to be the cause. A
+coordinator without a majority counts no fault and ends no job for a spent budget: it may be partitioned or replaced,
+and the worker may have failed because of that. The member is removed by eviction.py. A drill (drills.py) evicts no
+member.
 """
 
 from dataclasses import replace
 
 from understudy_protocol import membership as m
-from understudy_protocol.enums import CloseReason, Fault
+from understudy_protocol.enums import CloseReason, Fault, RoundToken
 from understudy_protocol.observer import Cause
 from understudy_protocol.recovery import CountedFault
 from understudy_sidecar.membership import config_change, ending, faults
@@ -80,16 +81,43 @@ def on_later_failure(state: CoordinatorState, member: MemberRecord, failed: m.Wo
         state.pending.on_failure(member.uid, member.name, None)
         state.pending.keep_pod(member.uid, UNCERTAIN)
         return
-    if failed.token != state.round.token or member.group_rank is None:
+    formed_at = formed_at_of(state, failed.token)
+    if formed_at is None or member.group_rank is None:
         return
-    at = bounded_time(failed.at, state.round.formed_at, now)
     cause = faults.cause_of(state, member, failed, failed.message)
-    if not revise_pending(state, member, FailureReport(member.uid, cause, at), now):
+    report = FailureReport(member.uid, cause, bounded_time(failed.at, formed_at, now))
+    if not revise(state, member, failed.token, report, now) and failed.token == state.round.token:
         faults.add_consequence(state, cause)
 
 
-def revise_pending(state: CoordinatorState, member: MemberRecord, report: FailureReport, now: float) -> bool:
-    """Make this failure the cause of the fault that is not decided yet, if it was earlier. Whether it is the cause."""
+def formed_at_of(state: CoordinatorState, token: RoundToken) -> float | None:
+    """When this round was formed, if it is the newest one or the one whose fault was decided last; else None.
+
+    None also if the newest round has another size: then the ranks may have been others.
+    """
+    decided = state.pending.decided
+    if token == state.round.token:
+        return state.round.formed_at
+    return decided.formed_at if decided and (token, state.round.size) == (decided.token, decided.size) else None
+
+
+def revise(state: CoordinatorState, member: MemberRecord, token: RoundToken, report: FailureReport, now: float) -> bool:
+    """Make this failure or exception of a worker of that round the cause, if it was earlier. Whether it is the cause.
+
+    Once a fault is decided, only an exception or a SIGKILL may still be the cause: other failures, and the clocks of
+    other machines, are no proof.
+    """
+    if token == state.round.token and _revise_pending(state, member, report, now):
+        return True
+    decided = state.pending.decided
+    if decided is None or decided.token != token:
+        return False
+    is_killed = report.cause.signal == "SIGKILL" and decided.failures.first.is_consequence_of(report)
+    return (report.is_alive or is_killed) and _revise_decided(state, decided, report)
+
+
+def _revise_pending(state: CoordinatorState, member: MemberRecord, report: FailureReport, now: float) -> bool:
+    """The cause of the fault that is not decided yet."""
     pending, step = state.pending.fault, state.pending.step
     if step is not None and step.failures.add(report):
         state.pending.end_step()
@@ -103,6 +131,17 @@ def revise_pending(state: CoordinatorState, member: MemberRecord, report: Failur
     if pending is None or not pending.failures.add(report):
         return False
     set_cause(state, pending.at, report.cause)
+    return True
+
+
+def _revise_decided(state: CoordinatorState, decided: DecidedFault, report: FailureReport) -> bool:
+    """The cause of the recovery that has begun, and of its charge."""
+    entry = next((x for x in state.recovery_log.open if x.detected_at == decided.at), None)
+    if entry is None or entry.fault is not Fault.PROCESS or not decided.failures.add(report):
+        return False
+    set_cause(state, decided.at, report.cause)
+    uid, rank = (report.pod_uid, report.cause.rank) if decided.failures.is_certain else ("", None)
+    state.fault_history.blame(decided.at, uid, rank)
     return True
 
 

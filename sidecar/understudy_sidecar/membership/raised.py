@@ -13,7 +13,6 @@ lost. So the report may come before this coordinator has adopted the round.
 """
 
 from understudy_protocol import membership as m
-from understudy_protocol.enums import Fault, RoundToken
 from understudy_protocol.observer import Cause
 from understudy_protocol.recovery import MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS
 from understudy_sidecar.membership import escalation
@@ -24,26 +23,20 @@ from understudy_sidecar.membership.round_state import RoundPhase
 
 
 def on_raised(state: CoordinatorState, member: MemberRecord, raised: m.WorkerRaised, now: float) -> None:
-    decided, is_running = state.pending.decided, state.is_current(member, raised.token)
     if not 0 <= raised.local_rank < state.shape.nproc_per_node:
         return
     if state.round.phase is RoundPhase.REBUILDING and raised.token == member.join.token:
         _on_raised_before(state, member, raised, now)
         return
-    if member.group_rank is None:
-        return
-    if is_running or raised.token == state.round.token:
-        formed_at = state.round.formed_at
-    elif decided is not None and raised.token == decided.token and state.round.size == decided.size:
-        formed_at = decided.formed_at  # of a round of another size, the ranks may have been others
-    else:
+    formed_at = escalation.formed_at_of(state, raised.token)
+    if formed_at is None or member.group_rank is None:
         return
     cause = _cause(state, member, member.group_rank, raised)
     report = FailureReport(member.uid, cause, time_of_age(raised.age_s, formed_at, now), is_alive=True)
-    if is_running:
+    if state.is_current(member, raised.token):
         state.pending.on_raised(raised.token, report)
-    elif raised.token != state.round.token or not escalation.revise_pending(state, member, report, now):
-        _revise_decided(state, raised.token, report)
+    else:
+        escalation.revise(state, member, raised.token, report, now)
 
 
 def _on_raised_before(state: CoordinatorState, member: MemberRecord, raised: m.WorkerRaised, now: float) -> None:
@@ -58,15 +51,3 @@ def _cause(state: CoordinatorState, member: MemberRecord, group_rank: int, raise
     rank = group_rank * state.shape.nproc_per_node + raised.local_rank
     message, traceback = raised.message[:MAX_MESSAGE_CHARS], raised.traceback[-MAX_TRACEBACK_CHARS:]
     return Cause(rank, member.name, member.node, None, None, message, traceback)
-
-
-def _revise_decided(state: CoordinatorState, token: RoundToken, report: FailureReport) -> None:
-    decided = state.pending.decided
-    if decided is None or decided.token != token:
-        return
-    entry = next((x for x in state.recovery_log.open if x.detected_at == decided.at), None)
-    if entry is None or entry.fault is not Fault.PROCESS or not decided.failures.add(report):
-        return
-    escalation.set_cause(state, decided.at, report.cause)
-    uid, rank = (report.pod_uid, report.cause.rank) if decided.failures.is_certain else ("", None)
-    state.fault_history.blame(decided.at, uid, rank)

@@ -14,6 +14,7 @@ from understudy_sidecar.membership.events import Received, Tick
 ACTIVES = ("active-0", "active-1", "active-2")
 ABORTED = "killed by SIGABRT"
 RAISED = "RuntimeError: CUDA error"
+LOST = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:544] Connection closed by peer [10.0.0.3]:41"
 
 
 def job(**given: object) -> DrivenCoordinator:
@@ -32,9 +33,9 @@ def fails(
     driven.at_once(Received(driven.link(name), failed))
 
 
-def is_killed(driven: DrivenCoordinator, name: str, at: float) -> None:
+def is_killed(driven: DrivenCoordinator, name: str, at: float, token: RoundToken | None = None) -> None:
     """Its report arrives now. at: as in `fails`."""
-    failed = m.WorkerFailed(driven.token, 0, None, "SIGKILL", "killed by SIGKILL; out of memory", at)
+    failed = m.WorkerFailed(token or driven.token, 0, None, "SIGKILL", "killed by SIGKILL; out of memory", at)
     driven.at_once(Received(driven.link(name), failed))
 
 
@@ -239,6 +240,52 @@ def test_a_killed_worker_is_the_cause_of_exit_codes_that_were_reported_before(ea
     is_killed(driven, "active-1", at=driven.now)
     gathered(driven)
     assert blamed(driven)[0] == first
+
+
+@pytest.mark.parametrize("backoff_max_s", [pytest.param(0.0, id="in the next round"), pytest.param(60.0, id="before")])
+def test_a_killed_worker_is_the_cause_although_its_end_is_reported_after_the_decision(backoff_max_s: float) -> None:
+    """A kernel that was out of memory took 120 ms from the end of the connections to the end of the process."""
+    # given a round without a step, in which a worker has lost a peer, so that all restart in place
+    driven = job(backoff_max_s=backoff_max_s)
+    fails(driven, "active-1", "exit code 1", at=driven.now)
+    gathered(driven)
+    driven.report_started(*driven.assigned())
+    token = driven.token
+    fails(driven, "active-0", "exit code 1", at=driven.now)
+    gathered(driven)
+    assert (driven.token == token) is (backoff_max_s > 0)
+    # when a launcher reports 60 ms later that its worker was killed
+    driven.now += 0.06
+    is_killed(driven, "active-2", at=driven.now, token=token)
+    # then this is the cause, it is charged, and the other failure is a consequence
+    newest = driven.recovery()
+    assert (newest.cause.pod, newest.cause.signal) == ("active-2", "SIGKILL")
+    assert [x.pod for x in newest.consequences] == ["active-0"]
+    assert charged_pods(driven) == ["uid-active-1", "uid-active-2"]
+
+
+@pytest.mark.parametrize("first", ["exit code 1", LOST])
+def test_after_the_decision_an_exit_code_is_not_the_cause(first: str) -> None:
+    """A script may exit because it has lost a peer."""
+    driven = job()
+    token = driven.token
+    fails(driven, "active-0", first, at=driven.now)
+    gathered(driven)
+    driven.now += 0.06
+    fails(driven, "active-2", "exit code 13", at=driven.now - 0.5, token=token)
+    assert blamed(driven)[0] == "active-0"
+
+
+def test_after_the_end_of_the_recovery_a_killed_worker_is_not_the_cause() -> None:
+    driven = job()
+    token = driven.token
+    fails(driven, "active-0", "exit code 1", at=driven.now)
+    gathered(driven)
+    driven.report_started(*driven.assigned())
+    driven.report_step("active-0", 2, pause_s=0.4)
+    is_killed(driven, "active-2", at=driven.now, token=token)
+    assert blamed(driven)[0] == "active-0"
+    assert charged_pods(driven) == ["uid-active-0"]
 
 
 def test_an_exit_code_never_replaces_a_killed_worker_as_the_cause() -> None:
