@@ -10,6 +10,7 @@ from understudy_protocol import membership as m
 from understudy_protocol.enums import Drill, WorkersState
 from understudy_protocol.observer import DrillOrder
 from understudy_protocol.recovery import DrilledRound
+from understudy_sidecar.membership import config_change
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.round_state import RoundPhase
 
@@ -23,7 +24,7 @@ def on_order(state: CoordinatorState, order: DrillOrder, now: float) -> None:
         state.log(f"no drill ({order.drill.value}) on {member.name}: {reason}")
         return
     state.fault_history.drill(DrilledRound(order.token.round, now + order.within_s))
-    state.config_changes.send_snapshot_later(now)
+    config_change.send_leader_snapshot(state)  # first: this coordinator may be lost at any moment
     state.send(member, m.BreakWorker(order.token, order.drill))
     state.log(f"a drill ({order.drill.value}) breaks a worker of {member.name} in round {order.token}")
 

@@ -44,6 +44,18 @@ def test_a_worker_is_broken_once_in_the_round_of_the_order() -> None:
     assert broken(driven) == {"active-1": [m.BreakWorker(token, Drill.PROCESS)]}
 
 
+def test_the_next_coordinator_knows_of_the_drill_before_the_worker_is_broken() -> None:
+    """Found by the simulation (seed 1395921): the coordinator hung at once, and the next one evicted the pod."""
+    driven = job()
+    driven.later(5.0, "active-0", "active-1", "active-2", "spare-0")  # they become voters
+    driven.sent.clear()
+    order(driven)
+    (snapshot,) = driven.take("spare-0", m.LeaderSnapshot)
+    assert snapshot.history.drilled == DrilledRound(driven.token.round, driven.now + WITHIN_S)
+    kinds = [type(message) for message in driven.sent["active-1"]]
+    assert kinds.index(m.LeaderSnapshot) < kinds.index(m.BreakWorker)
+
+
 def test_the_fault_of_a_drill_is_charged_to_the_budget_and_to_no_pod_or_rank() -> None:
     driven = job()
     order(driven)
