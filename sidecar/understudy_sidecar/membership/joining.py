@@ -188,6 +188,10 @@ def _answer_claim(state: CoordinatorState, member: MemberRecord) -> None:
     join, claims = member.join, _claims_ranks(member.join)
     if state.round.phase is RoundPhase.REBUILDING:
         return
+    finished = _finished_rank(state, join)
+    if finished is not None:
+        state.roster.assign_rank(member, finished)
+        return
     member.has_returned = claims and _is_vacant(state, join)
     if not member.has_returned and (claims or join.workers is not WorkersState.IDLE):
         send_standby(state, member, join.token)
@@ -196,6 +200,16 @@ def _answer_claim(state: CoordinatorState, member: MemberRecord) -> None:
 def _store_port(join: m.Join) -> int | None:
     """0 for a store that another coordinator may have used in a round that is unknown here: see RenewStore."""
     return join.store_port if join.store_port is None or join.term == NO_TERM else 0
+
+
+def _finished_rank(state: CoordinatorState, join: m.Join) -> int | None:
+    """The rank whose workers had all exited 0 in the running round before this member was lost. The member keeps it, so
+    that the next coordinator learns this, too.
+    """
+    rank, roster = join.group_rank, state.roster
+    is_running = state.round.phase is RoundPhase.RUNNING and join.token == state.round.token
+    has_finished = join.workers is WorkersState.FINISHED and rank in roster.finished
+    return rank if is_running and has_finished and rank is not None and roster.holders[rank] is None else None
 
 
 def _is_vacant(state: CoordinatorState, join: m.Join) -> bool:

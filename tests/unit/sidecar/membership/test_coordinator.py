@@ -571,6 +571,33 @@ def test_the_loss_of_a_member_that_has_finished_is_no_fault() -> None:
     assert driven.coordinator.closed is not None
 
 
+def test_a_member_that_was_lost_after_its_workers_had_finished_keeps_its_rank_when_it_returns() -> None:
+    """Found by the simulation (seed 1399955): it forgot that they had finished. When the coordinator stepped down, the
+    next one trained again, and could not name the pod that it missed.
+    """
+    # given a member that is lost after its workers have finished, while others still train
+    driven = running()
+    finish(driven, "active-0")
+    driven.drop("active-0")
+    # when it returns
+    driven.join("active-0", driven.token, 0, WorkersState.FINISHED)
+    # then it has its rank, and is no spare
+    assert driven.take("active-0", m.Standby) == []
+    assert driven.coordinator.state.roster.members["uid-active-0"].group_rank == 0
+
+
+def test_a_member_that_has_finished_another_round_is_a_spare_when_it_returns() -> None:
+    # given a round in which another member has finished
+    driven = running()
+    driven.fail_worker("active-1")
+    driven.report_started("active-0", "active-1")
+    finish(driven, "active-0")
+    driven.drop("active-0")
+    # when it returns with what it had in an older round
+    driven.join("active-0", R0, 0, WorkersState.FINISHED)
+    assert driven.take("active-0", m.Standby) == [m.Standby(driven.token)]
+
+
 def test_a_coordinator_that_is_cut_off_does_not_close_the_job_as_succeeded() -> None:
     """Found by the simulation (seed 872669): the others had elected a coordinator, and trained again."""
     driven = running()
