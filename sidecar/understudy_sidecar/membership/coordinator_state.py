@@ -298,6 +298,20 @@ class CoordinatorState:
         self.round_check.request()
         self.config_changes.on_members_changed(len(self.roster.members), now)
 
+    def knows_newest_round(self) -> bool:
+        """Whether a step of the newest round before this term would be known. If one of its pods has joined and does
+        not come from it, it has made none. O(members).
+        """
+        newest, members = self.round.newest_known, self.roster.members
+        if self.round.stepped.round >= newest or any(x.join.token.round >= newest for x in members.values()):
+            return True
+        known, appoint, rank_holders = self.previous.leader_snapshot, self.previous.appointment, list[m.RankHolder]()
+        if known is not None and known.token.round >= newest:
+            rank_holders += known.rank_holders
+        if appoint is not None and appoint.at_least_round >= newest:
+            rank_holders += appoint.rank_holders
+        return any(rank_holder.pod_uid in members for rank_holder in rank_holders)
+
     def expect_step(self, now: float) -> None:
         """The running round has to make its first step within startTimeout."""
         timeout_s = self.shape.start_timeout_s if self.round.stepped != self.round.token else 0.0

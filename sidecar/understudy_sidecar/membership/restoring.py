@@ -12,16 +12,17 @@ Only the history of the training counts: the snapshot that the newest round with
 of the round that has saved it, and the snapshots that the newest round with a choice or a later one has saved. A round
 that was replaced may have saved more while it was cut off, but a newer round has stepped since, or has restored
 something else. Each round has a choice before it steps: if the choice of the newest round that has stepped is not
-known, no snapshot of an earlier round counts. A coordinator that adopts a round adopts its choice if any member has
-received one, and otherwise chooses. If the rounds after SUSPECT_RESTORES restores in a row have failed within
-SUSPECT_STEPS steps by a fault of a worker, the snapshots may be the cause: the next round restores an older snapshot on
-storage, or the script's own checkpoint. All work per message is O(1).
+known, no snapshot of an earlier round counts. Neither does one if it is not known whether the newest round has stepped,
+because none of its pods has joined. A coordinator that adopts a round adopts its choice if any member has received one,
+and otherwise chooses. If the rounds after SUSPECT_RESTORES restores in a row have failed within SUSPECT_STEPS steps by
+a fault of a worker, the snapshots may be the cause: the next round restores an older snapshot on storage, or the
+script's own checkpoint. All work per message is O(1).
 """
 
 from collections.abc import Iterable
 
 from understudy_protocol import membership as m
-from understudy_protocol.enums import Tier, WorkersState
+from understudy_protocol.enums import NO_ROUND, Tier, WorkersState
 from understudy_protocol.snapshots import CopyHolder, KeptSteps, RestoreChoice, SavedStep, SavedSteps
 from understudy_sidecar.membership import copies
 from understudy_sidecar.membership.coordinator_state import CoordinatorState, FoundSnapshot
@@ -180,7 +181,8 @@ def _on_reported(state: CoordinatorState) -> None:
 
 def _choose(state: CoordinatorState) -> None:
     restores = state.restores
-    newest = _newest(saved for saved in _common(state) if _is_of_the_training(state, saved))
+    least = _least_round(state)
+    newest = _newest(x for x in _common(state) if x.token.round >= least and _is_of_the_training(state, x))
     if not restores.is_decided:
         restores.is_decided = True
         restores.suspicions = restores.suspicions + 1 if _is_suspect(state, newest) else 0
@@ -250,6 +252,13 @@ def _is_of_the_training(state: CoordinatorState, saved: SavedStep) -> bool:
     decided, stepped = state.restores.decided, state.round.stepped
     is_of_newest = saved.token >= decided and saved.token >= stepped
     return is_of_newest or (decided >= stepped and saved.leads_to(state.restores.restored))
+
+
+def _least_round(state: CoordinatorState) -> int:
+    """No snapshot of a round with a lower number counts: the newest round may have stepped since."""
+    newest = state.round.newest_known
+    is_known = state.restores.decided.round >= newest or state.knows_newest_round()
+    return NO_ROUND.round if is_known else newest
 
 
 def _record(state: CoordinatorState) -> None:

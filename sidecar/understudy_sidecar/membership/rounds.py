@@ -221,9 +221,6 @@ def _vacant_until(state: CoordinatorState, placement: Placement, now: float) -> 
 def _assign(state: CoordinatorState) -> None:
     nproc = state.shape.nproc_per_node
     active = state.roster.active_members()
-    # If no member comes from the newest round, that round may have made steps that no member knows of.
-    newest = state.round.stepped.round >= state.round.newest_known
-    newest = newest or any(x.join.token.round >= state.round.newest_known for x in state.roster.members.values())
     master, world = active[0], len(active) * nproc
     # A member that does not know of such a store would serve its own, with other keys.
     store = master.store_port if all(x.store_port is not None for x in active) else None
@@ -238,6 +235,6 @@ def _assign(state: CoordinatorState) -> None:
         member.assign = m.Assign(state.round.token, *place, plans.get(member.uid))
         state.send(member, member.assign)
     state.roster.begin_round(active)
-    is_known = newest and state.round.stepped != NO_ROUND
+    is_known = state.round.stepped != NO_ROUND and state.knows_newest_round()
     state.roster.set_measuring(x.uid for x in active if is_known and x.stepped == state.round.stepped)
     restoring.begin(state, active)

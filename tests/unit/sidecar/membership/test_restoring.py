@@ -57,6 +57,38 @@ def chosen(driven: DrivenCoordinator, **saved: SavedSteps | None) -> RestoreChoi
     return choice
 
 
+def appointed_above(round_number: int, *rank_holders: str) -> DrivenCoordinator:
+    """A new coordinator of a job of one pod, after a round of these pods. active-0 comes from round 0."""
+    holders = tuple(
+        m.RankHolder(rank, f"uid-{name}", name, f"node-of-{name}") for rank, name in enumerate(rank_holders)
+    )
+    driven = DrivenCoordinator(1, epoch=2, at_least_round=round_number, snapshots=True, rank_holders=holders)
+    driven.join("active-0", R0, 0, WorkersState.IDLE, stepped=R0)
+    driven.join("spare-0")
+    driven.later(1.0, "active-0", "spare-0")
+    assert driven.assigned() == {"active-0": 0}
+    return driven
+
+
+def test_a_snapshot_does_not_count_if_the_pods_of_a_newer_round_are_missing() -> None:
+    """Found by the simulation (seed 1392363): that round had trained to the end, and its pod was cut off."""
+    driven = appointed_above(1, "spare-7")
+    choice = chosen(driven, active_0=steps_of(R0, 23))
+    assert choice == RestoreChoice(None, "the snapshots are of a round that another one has replaced")
+
+
+@pytest.mark.parametrize(
+    ("round_number", "rank_holders"),
+    [
+        pytest.param(0, (), id="no newer round"),
+        pytest.param(1, ("spare-0",), id="the pod of the newer round has joined, and did not know that round"),
+    ],
+)
+def test_a_snapshot_counts_if_no_newer_round_can_have_stepped(round_number: int, rank_holders: tuple[str, ...]) -> None:
+    driven = appointed_above(round_number, *rank_holders)
+    assert chosen(driven, active_0=steps_of(R0, 23)) == RestoreChoice(SavedStep(R0, 23))
+
+
 def test_a_first_round_restores_no_snapshot() -> None:
     driven = DrivenCoordinator(snapshots=True)
     driven.join("active-0")
