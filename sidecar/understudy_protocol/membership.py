@@ -272,6 +272,7 @@ class WorkerRaised:
     """An exception has ended the script of a worker, whose process still runs. It ends no round: WorkerFailed does.
 
     age_s and the round: as in the launcher's WorkerRaised. A member repeats the first one of its round after a Welcome.
+    at: by the clock of the pod. Unlike the age, it does not depend on how long the message takes.
     """
 
     token: RoundToken
@@ -279,6 +280,7 @@ class WorkerRaised:
     message: str
     age_s: float
     traceback: str = ""
+    at: float = 0.0  # 0: not known
 
 
 @dataclass(frozen=True)

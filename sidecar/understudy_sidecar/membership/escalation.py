@@ -126,7 +126,7 @@ def _revise_pending(state: CoordinatorState, member: MemberRecord, report: Failu
         count_fault(state, member, report.cause, step.at, now, failures=step.failures, keep_reason=step.keep_reason)
         return True
     if step is not None:
-        state.pending.on_failure(member.uid, member.name, report.at)
+        state.pending.on_failure(member.uid, member.name, report.earliest_at)
         return False
     if pending is None or not pending.failures.add(report):
         return False

@@ -4,7 +4,8 @@ One failure aborts workers of many pods within milliseconds, and a worker that r
 peers that it aborts. So the report that arrives first is often not about the first failure. Each report has the time of
 its failure, by the clock of its machine: of the exception if torch's error file has one, else of the worker's end. The
 report of an exception whose worker has not ended yet has its age instead, which no clock of another machine affects:
-a delay of the report can only make the exception seem later.
+a delay of the report can only make the exception seem later. It has the time by its clock, too, which only shows that
+the order is not certain.
 
 Rules:
 - The failure that was reported first is the first one, unless another one is earlier by more than the clocks may
@@ -19,8 +20,8 @@ Rules:
   SIGKILL. The kernel closes the connections of a killed process before its parent learns of its end, so a peer may end
   sooner. SIGKILL is never the consequence of a lost connection.
 - Clocks alone evict no pod. A pod has certainly failed first only if the first report came from this pod or from its
-  node, and no other failure has an earlier time. Failures of the two kinds above do not count here, and an age is no
-  clock.
+  node, and no other failure has an earlier time, by its clock either. Failures of the two kinds above do not count
+  here, and an age is no clock.
 """
 
 from __future__ import annotations
@@ -48,13 +49,20 @@ _LOST_CONNECTION = re.compile(
 class FailureReport:
     """A worker's failure. at: by the clock of its machine, within bounds (`bounded_time`); or UNKNOWN.
 
-    is_alive: the worker has raised an exception, and its process has not ended. Then `at` is known from its age.
+    is_alive: the worker has raised an exception, and its process has not ended. Then `at` is known from its age, and
+    claimed_at is the time by the clock of its machine, within bounds.
     """
 
     pod_uid: str
     cause: Cause
     at: float = UNKNOWN
     is_alive: bool = False
+    claimed_at: float = math.inf
+
+    @property
+    def earliest_at(self) -> float:
+        """It may have happened as early as this."""
+        return min(self.at, self.claimed_at)
 
     @property
     def is_lost_connection(self) -> bool:
@@ -73,7 +81,7 @@ class FirstFailure:
 
     first: FailureReport
     _reported_on: str = field(init=False)  # the node from which the first report came
-    _earliest_at: float = field(init=False)
+    _earliest_at: float = field(init=False)  # of all of them, as far as they did not prove to be consequences
 
     def __post_init__(self) -> None:
         self._reported_on, self._earliest_at = self.first.cause.node, self.first.at
@@ -86,10 +94,11 @@ class FirstFailure:
         if self.first.is_consequence_of(report) and report.at <= self.first.at + LOST_WITHIN_S:
             self.first, self._reported_on, self._earliest_at = report, report.cause.node, report.at
             return True
-        self._earliest_at = min(self._earliest_at, report.at)
         error_s = 0.0 if report.cause.node == self.first.cause.node else CLOCK_ERROR_S
         if report.at >= self.first.at - error_s:
+            self._earliest_at = min(self._earliest_at, report.earliest_at)
             return False
+        self._earliest_at = min(self._earliest_at, self.first.earliest_at, report.at)
         self.first = report
         self._reported_on = report.cause.node if report.is_alive else self._reported_on
         return True

@@ -70,7 +70,8 @@ def on_message(me: MemberState, message: object, now: float) -> None:
 
 def on_raised(me: MemberState, raised: l.WorkerRaised) -> None:
     """Also of a worker that a newer round replaces."""
-    report = m.WorkerRaised(raised.token, raised.local_rank, raised.message, raised.age_s, raised.traceback)
+    at = me.now - raised.age_s
+    report = m.WorkerRaised(raised.token, raised.local_rank, raised.message, raised.age_s, raised.traceback, at)
     if raised.token == me.workers.token and me.workers.raised is None:
         me.workers.raised = report, me.now
     if raised.token <= me.workers.token:

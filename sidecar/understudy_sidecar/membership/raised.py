@@ -17,7 +17,7 @@ from understudy_protocol.observer import Cause
 from understudy_protocol.recovery import MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS
 from understudy_sidecar.membership import escalation
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
-from understudy_sidecar.membership.first_failure import FailureReport, time_of_age
+from understudy_sidecar.membership.first_failure import FailureReport, bounded_time, time_of_age
 from understudy_sidecar.membership.roster import MemberRecord
 from understudy_sidecar.membership.round_state import RoundPhase
 
@@ -32,7 +32,8 @@ def on_raised(state: CoordinatorState, member: MemberRecord, raised: m.WorkerRai
     if formed_at is None or member.group_rank is None:
         return
     cause = _cause(state, member, member.group_rank, raised)
-    report = FailureReport(member.uid, cause, time_of_age(raised.age_s, formed_at, now), is_alive=True)
+    at, claimed_at = time_of_age(raised.age_s, formed_at, now), bounded_time(raised.at, formed_at, now)
+    report = FailureReport(member.uid, cause, at, is_alive=True, claimed_at=claimed_at)
     if state.is_current(member, raised.token):
         state.pending.on_raised(raised.token, report)
     else:

@@ -244,7 +244,7 @@ def test_a_repeated_assignment_is_only_acknowledged_and_an_older_one_is_dropped(
             l.WorkerExited(R0, 3, None, "SIGKILL", "killed by SIGKILL", 7.0, "Traceback"),
             m.WorkerFailed(R0, 3, None, "SIGKILL", "killed by SIGKILL", 7.0, "Traceback"),
         ),
-        (l.WorkerRaised(R0, 1, "ValueError", 0.4, "line 7"), m.WorkerRaised(R0, 1, "ValueError", 0.4, "line 7")),
+        (l.WorkerRaised(R0, 1, "ValueError", 0.5, "line 7"), m.WorkerRaised(R0, 1, "ValueError", 0.5, "line 7", 999.5)),
         (
             l.Stepped(R0, 5, 100, 0.5, 7.0, 3.0, True, 1.5),
             m.Progress(R0, 5, 100, 0.5, 7.0, 3.0, is_counted=True, since_first_s=1.5),
@@ -281,8 +281,8 @@ def test_reports_of_the_launcher_about_an_older_round_are_dropped(report: Any) -
 def test_the_exception_of_a_replaced_worker_is_reported_but_none_of_a_round_that_the_pod_does_not_know() -> None:
     driven = running()
     driven.hear(assign(R1))
-    raised = m.WorkerRaised(R0, 0, "ValueError", 0.4)
-    assert driven.report(l.WorkerRaised(R0, 0, "ValueError", 0.4)) == [e.ToCoordinator(raised)]
+    raised = m.WorkerRaised(R0, 0, "ValueError", 0.5, at=999.5)
+    assert driven.report(l.WorkerRaised(R0, 0, "ValueError", 0.5)) == [e.ToCoordinator(raised)]
     assert driven.report(l.WorkerRaised(replace(R1, round=9), 0, "ValueError", 0.4)) == []
     assert driven.member.workers is WorkersState.STARTING
 
@@ -298,7 +298,7 @@ def test_each_coordinator_gets_the_first_exception_of_the_round_with_its_age() -
     driven.now += 0.25
     driven.do(e.LinkUp("10.0.0.2"))
     # then it sends the first one
-    raised = e.ToCoordinator(m.WorkerRaised(R0, 0, "ValueError", 0.75))
+    raised = e.ToCoordinator(m.WorkerRaised(R0, 0, "ValueError", 0.75, at=999.5))
     assert driven.hear(WELCOME)[-1] == raised
     # and none after the next round has begun
     driven.hear(assign(R1))

@@ -36,9 +36,10 @@ def raises(
     message: str = DAMAGED,
     token: RoundToken | None = None,
     local_rank: int = 0,
+    at: float = 0.0,
 ) -> None:
     """The report about its exception arrives now."""
-    raised = m.WorkerRaised(token or driven.token, local_rank, message, age_s, "line 7")
+    raised = m.WorkerRaised(token or driven.token, local_rank, message, age_s, "line 7", at)
     driven.at_once(Received(driven.link(name), raised))
 
 
@@ -270,6 +271,43 @@ def test_an_exception_stops_the_eviction_of_an_innocent_pod() -> None:
     assert driven.lost_pods() == {"active-1": "Process"}
     assert cause(driven)[0] == "active-1"
     assert charged(driven) == [("uid-active-1", 1)]
+
+
+@pytest.mark.parametrize(
+    ("earlier_s", "lost"),
+    [
+        pytest.param(0.3, {}, id="before the failure"),
+        pytest.param(-0.3, {"active-0": "Process"}, id="after the failure"),
+    ],
+)
+def test_no_pod_is_evicted_if_the_clock_of_an_exception_shows_that_it_may_be_earlier(
+    earlier_s: float, lost: dict[str, str]
+) -> None:
+    """Found by the simulation (seed 1406540): the slow network delivered the report late, so the age said nothing."""
+    driven = job(in_place_max_per_pod=0)
+    failed_at = driven.now
+    fails(driven, "active-0", ENDED)
+    gathered(driven)
+    # when the exception of another pod is reported 0.9 s later
+    driven.now += 0.9
+    raises(driven, "active-1", age_s=0.0, at=failed_at - earlier_s)
+    driven.answer_heartbeats("active-1", "active-2")
+    # then the pod that has reported first is evicted only if it certainly failed first
+    assert driven.lost_pods() == lost
+    assert cause(driven)[0] == "active-0"
+
+
+def test_an_exception_that_is_reported_late_is_still_certainly_the_first_failure() -> None:
+    # given an exception whose report took half a second, so that it seems later than its clock says
+    driven = job(in_place_max_per_pod=0)
+    raises(driven, "active-1", age_s=0.0, at=driven.now - 0.5)
+    # when a peer fails
+    driven.now += 0.3
+    fails(driven, "active-0", ENDED)
+    gathered(driven)
+    driven.answer_heartbeats("active-0", "active-2")
+    # then the pod of the exception is evicted
+    assert driven.lost_pods() == {"active-1": "Process"}
 
 
 def test_after_an_eviction_the_cause_remains() -> None:
