@@ -44,7 +44,6 @@ from understudy_sidecar.membership import (
     member_link,
     member_workers,
     quorum,
-    raised,
     rebuilding,
     restoring,
     rollouts,
@@ -670,7 +669,7 @@ SCHEDULED = (
     ),
     ScheduledMutation(
         "no exception is read when a round replaces workers",
-        _patch(raised, "_revise_decided", _nothing),
+        _patch(escalation, "_revise_decided", _nothing),
         partial(test_schedules.test_a_worker_whose_process_ends_long_after_its_exception_is_the_cause, False),
     ),
 )
