@@ -33,7 +33,7 @@ def fails_and_restarts(driven: DrivenCoordinator, name: str) -> None:
 
 
 def failed_at_the_start(name: str) -> DrivenCoordinator:
-    """Its worker has failed in two rounds, of which the second one made no step: the next one waits for a second."""
+    """Its worker has failed twice, the second time before the first step of a round: the next one waits a second."""
     driven = running(3, max_in_place=10, backoff_max_s=60.0)
     driven.fail_worker(name)
     driven.report_started(*driven.assigned())
@@ -267,7 +267,7 @@ def test_a_member_whose_launcher_had_ended_is_the_cause_although_its_report_come
     """Found by the simulation (seed 1365675): its slow network delivered the report half a second late."""
     driven = failed_at_the_start("active-1")
     assert (driven.assigned(), charged(driven)) == ({}, 2)
-    # when a member of which nothing was heard since reports that its launcher has ended
+    # when another member, which has sent nothing since, reports that its launcher has ended
     driven.later(0.5)
     driven.receive("active-0", m.Gone("its launcher has ended"))
     # then it is the cause, its peer's failure is not charged, and a spare has its ranks at once
