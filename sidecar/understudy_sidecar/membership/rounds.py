@@ -2,8 +2,9 @@
 
 Rules: a round has all declared ranks. An elastic job that finds no spare within its spare timeout continues with the
 members that it has (at least its minimum), and has all ranks again at the next round for which there are members. No
-round is formed while a rank holder is disconnected or leaving, without a majority of the voters, during the backoff
-after failed starts (backoff.py), or before a pending step of the ladder is decided (escalation.py).
+round is formed while a rank holder is disconnected or leaving, without a majority of the voters (the first round:
+without an operator), during the backoff after failed starts (backoff.py), or before a pending step of the ladder is
+decided (escalation.py).
 """
 
 import math
