@@ -305,11 +305,10 @@ class CoordinatorState:
         newest, members = self.round.newest_known, self.roster.members
         if self.round.stepped.round >= newest or any(x.join.token.round >= newest for x in members.values()):
             return True
-        known, appoint, rank_holders = self.previous.leader_snapshot, self.previous.appointment, list[m.RankHolder]()
+        known, appointment = self.previous.leader_snapshot, self.previous.appointment
+        rank_holders = () if appointment is None else appointment.rank_holders
         if known is not None and known.token.round >= newest:
             rank_holders += known.rank_holders
-        if appoint is not None and appoint.at_least_round >= newest:
-            rank_holders += appoint.rank_holders
         return any(rank_holder.pod_uid in members for rank_holder in rank_holders)
 
     def expect_step(self, now: float) -> None:
