@@ -22,6 +22,7 @@ import json
 import math
 import os
 import signal
+import socket
 import sys
 import time
 from datetime import timedelta
@@ -117,18 +118,18 @@ class Corpus:
 
 
 class Report:
-    """Log for an outside observer: one JSON line per event, a file of its own for each round."""
+    """Log for an outside observer: one JSON line per event, a file for each rank of each round."""
 
-    def __init__(self, path: Path | None, token: str) -> None:
-        self._token = token
+    def __init__(self, path: Path | None, token: str, rank: int) -> None:
+        self._common = {"round": token, "host": socket.gethostname()}
         self._file: TextIO | None = None
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.with_name(f"{path.stem}.{token}{path.suffix}").open("a", buffering=1)
+            self._file = path.with_name(f"{path.stem}.{token}.{rank}{path.suffix}").open("a", buffering=1)
 
     def write(self, event: str, step: int, loss: float | None) -> None:
         if self._file is not None:
-            line = {"event": event, "step": step, "loss": loss, "round": self._token, "time": time.time()}
+            line = {"event": event, "step": step, "loss": loss, **self._common, "time": time.time()}
             self._file.write(json.dumps(line) + "\n")
 
 
@@ -148,7 +149,7 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.5, fused=True)
         folder: Path | None = args.checkpoint_dir
         self.store = CheckpointStore(folder, self.token, dumps, self._loads) if folder else None
-        self.report = Report(args.report if self.rank == 0 else None, self.token)
+        self.report = Report(args.report, self.token, self.rank)
         self.step, self.loss = 0, math.nan
         self._sigterm = False
 
@@ -286,7 +287,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--min-step-seconds", type=float, default=0.0, help="a step takes at least so long")
     parser.add_argument("--float64", action="store_true", help="double precision: rounding hides no lost step")
     parser.add_argument("--finish", type=Path, metavar="FILE", help="once it exists, the next step is the last one")
-    parser.add_argument("--report", type=Path, metavar="NAME.jsonl", help="rank 0 writes each step to NAME.ROUND.jsonl")
+    parser.add_argument("--report", type=Path, metavar="NAME.jsonl", help="log steps to NAME.ROUND.RANK.jsonl")
     return parser.parse_args()
 
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tests.cluster import ClusterDown
 from tests.e2e.training import GROUP_RANK
-from tests.e2e.truth import Fault, Observed, Raw, Sample, Steps, differences, is_open, new_entries, pauses
+from tests.e2e.truth import Fault, Observed, Pause, Raw, Sample, Steps, differences, is_open, new_entries, pauses
 from tests.e2e.waiting import wait_for_status
 
 REPORTED_S = 60.0
@@ -24,11 +24,15 @@ class Job(Protocol):
         """The steps that pods have reported to this machine, by pod."""
 
 
+NO_PAUSE = Pause(0.0, 0.0)
+
+
 @dataclass
 class Comparison:
     """A job before a fault. The fault's entry and the pause of the training are set once both are known.
 
-    paused_s: 0.0 if no pod made both the last step before the fault and one after it, as when the whole job restarts.
+    paused_s: of the pod that steps first after the fault. 0.0 if the times of no pause are known, as when the whole job
+    restarts.
     """
 
     job: Job
@@ -52,7 +56,7 @@ class Comparison:
         assert not found, "\n".join([*found, json.dumps(status, indent=1)])
         if fault:
             self.recovery = new_entries(status, self.known)[-1]
-            self.paused_s = next((pause.seconds for pause in pauses(steps, self.at)), 0.0)
+            self.paused_s = min(pauses(steps, self.at), key=lambda pause: pause.first, default=NO_PAUSE).seconds
 
     def _ended(self, limit_s: float) -> Raw:
         def ended(status: Raw) -> bool:

@@ -1,10 +1,11 @@
 """A training whose state gets wrong: after step POISONED_AT of the first round, rank 1 fails in each step.
 
-Without a snapshot it starts at step 0, because it has no checkpoints. Rank 0 reports its steps as examples/ddp does.
+Without a snapshot it starts at step 0, because it has no checkpoints. Each rank reports its steps as examples/ddp does.
 """
 
 import json
 import os
+import socket
 import time
 from pathlib import Path
 
@@ -15,14 +16,13 @@ from understudy_torch import snapshot, step
 
 POISONED_AT = 60  # until then, all pods have copies of snapshots
 RANK, TOKEN = int(os.environ["RANK"]), os.environ["UNDERSTUDY_ROUND"]
-REPORT = Path(__file__).with_name(f"report.{TOKEN}.jsonl")
+REPORT = Path(__file__).with_name(f"report.{TOKEN}.{RANK}.jsonl")
 
 
 def report(event: str, number: int) -> None:
-    if RANK == 0:
-        line = {"event": event, "step": number, "loss": None, "round": TOKEN, "time": time.time()}
-        with REPORT.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+    line = {"event": event, "step": number, "loss": None, "round": TOKEN, "time": time.time()}
+    with REPORT.open("a") as file:
+        file.write(json.dumps({**line, "host": socket.gethostname()}) + "\n")
 
 
 dist.init_process_group("gloo")

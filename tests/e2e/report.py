@@ -1,7 +1,7 @@
 """The reports of the example's workers on shared storage, read from outside: steps, losses and times, by round.
 
-Every claim about time is checked against the training's own report: a worker of the round in the file's name has
-completed each step in it.
+Every claim about time is checked against the training's own report: the rank in the file's name has completed each step
+in it, in the round in its name.
 """
 
 import json
@@ -20,6 +20,7 @@ class Entry:
     loss: float | None
     token: Token
     time: float  # Unix seconds
+    host: str = ""  # the name of the pod
 
 
 def token_of(text: str) -> Token:
@@ -27,18 +28,20 @@ def token_of(text: str) -> Token:
     return epoch, term, number
 
 
-def read_report(folder: Path) -> list[Entry]:
-    """All entries in the order of rounds, without an incomplete line."""
+ALL_RANKS = "*"
+
+
+def read_report(folder: Path, rank: str = "0") -> list[Entry]:
+    """All entries of a rank, or of ALL_RANKS, in the order of rounds, without an incomplete line."""
     entries = []
-    for file in folder.glob(f"{NAME}.*.jsonl"):
+    for file in folder.glob(f"{NAME}.*.{rank}.jsonl"):
         for line in file.read_text().splitlines():
             try:
                 result = json.loads(line)
             except ValueError:
                 continue
-            entries.append(
-                Entry(result["event"], result["step"], result["loss"], token_of(result["round"]), result["time"])
-            )
+            step, loss, token = result["step"], result["loss"], token_of(result["round"])
+            entries.append(Entry(result["event"], step, loss, token, result["time"], result["host"]))
     return sorted(entries, key=lambda entry: (entry.token, entry.time))
 
 

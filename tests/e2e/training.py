@@ -14,8 +14,8 @@ import yaml
 
 from tests.cluster import Cluster
 from tests.e2e.objects import listed, read
-from tests.e2e.report import NAME, Entry, newest_step, read_report
-from tests.e2e.truth import Step, Steps
+from tests.e2e.report import ALL_RANKS, NAME, Entry, newest_step, read_report
+from tests.e2e.truth import Steps, steps_by_pod
 from tests.e2e.waiting import wait_for_status, wait_until
 
 CHECKOUT = Path(__file__).parents[2]
@@ -119,8 +119,7 @@ class Training:
         return "SpareSwap"
 
     def reported_steps(self) -> Steps:
-        """The steps of rank 0, on all pods that it was on: the ranks step together."""
-        return {"rank 0": [Step(x.token, x.time, x.step) for x in self.report() if x.event == "step"]}
+        return steps_by_pod(read_report(self.folder, ALL_RANKS))
 
     def wait_for_step(self, step: int, limit_s: float = 120) -> None:
         wait_until(f"step {step} is done", lambda: newest_step(self.report()) >= step, limit_s, seen=self.pods_text)

@@ -21,13 +21,13 @@ Rules:
   the coordinator received its report, at most a second later.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
 from typing import Any
 
-from tests.e2e.report import Token
+from tests.e2e.report import Entry, Token
 
 Raw = dict[str, Any]
 Steps = Mapping[str, Sequence["Step"]]
@@ -125,6 +125,15 @@ class Pause:
     @property
     def allowed_s(self) -> float:
         return max(ALLOWED_S, ALLOWED_SHARE * self.seconds)
+
+
+def steps_by_pod(report: Iterable[Entry]) -> Steps:
+    """The steps of all workers. The last one before a fault may be made by some pods and not by the others."""
+    steps: dict[str, list[Step]] = {}
+    for entry in report:
+        if entry.event == "step":
+            steps.setdefault(entry.host, []).append(Step(entry.token, entry.time, entry.step))
+    return steps
 
 
 def new_entries(status: Raw, known: Collection[str]) -> list[Raw]:
