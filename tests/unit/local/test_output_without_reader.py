@@ -37,7 +37,7 @@ for number in range(100):
 @pytest.fixture
 def temporary() -> Iterator[Path]:
     """With a short path, because of sockets."""
-    with tempfile.TemporaryDirectory(prefix="understudy-", dir="/tmp") as folder:  # noqa: S108 - only its owner can access it
+    with tempfile.TemporaryDirectory(prefix="understudy-", dir="/tmp") as folder:  # only its owner can access it
         yield Path(folder)
 
 
