@@ -22,6 +22,9 @@ SUM_ERROR = 0.01
 LATE_S = 1.0
 #: If all are on time, and an operator is there, so much of the time of steps may be in other parts.
 MISSED_S = 3.0
+#: And so much more for each of these faults: until the sidecar is back, its pod reports no steps.
+SIDECAR_KILLED = ("sidecar killed", "coordinator's sidecar killed")
+SIDECAR_IS_BACK_S = 3.0
 #: Only these faults do not make reports late.
 PUNCTUAL = ("operator down", "operator cut off")
 
@@ -70,7 +73,8 @@ class GoodputInvariants:
             return
         has_one_leader = len(self.cluster.leaders) == 1 and self.cluster.leader() is not None
         is_watched = has_one_leader and all(fault.lasts_s == 0 for fault in self.faults)
-        if is_watched and seen_s < training.new_steps_s - MISSED_S:
+        missed_s = MISSED_S + SIDECAR_IS_BACK_S * sum(fault.kind in SIDECAR_KILLED for fault in self.faults)
+        if is_watched and seen_s < training.new_steps_s - missed_s:
             text = f"only {seen_s:.1f} s, and steps were new for {training.new_steps_s:.1f} s: {parts}"
             raise Violation(Rule.PRODUCTIVE_TIME_HAS_STEPS, text)
         # Each fault may hide the report of a step that was made just before it: then that step is new a second time.

@@ -12,6 +12,8 @@ Rules:
   with the fault, and ends when all workers run.
 - The last step is known if a pod has measured the pause, or if the coordinator that reports the fault has seen it.
   Otherwise the time from the newest step in status to the fault is Unknown. So no pause counts as productive.
+- The sidecar of rank 0 reports the steps. If it is down when a fault is detected, the pause begins with the last step
+  that it has reported.
 - If no pod has measured when a pause ended, it lasts until the last step before the next one.
 - Recoveries that ended while no operator ran, and that no coordinator reports any more, appear in the counts alone:
   the time in which they must have been is Unknown.
