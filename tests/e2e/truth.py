@@ -4,6 +4,8 @@ Rules:
 - A fault adds one entry to `recoveries`, which is `lastRecovery` too. A test that stops no training expects none.
 - `pauseSeconds` is the time from the last step before the fault to the first step after it, of one pod that made both.
   The pod's own report of its steps, which the operator never reads, is the measurement. `resumedAt` is that first step.
+- `lostSteps` are the steps of earlier rounds from the first step after the fault on, if the steps have numbers. Those
+  that were made within UNREPORTED_S of the last one may be missing in it, because no pod had reported them.
 - A script that reports no steps has neither: its recovery ends with `runningAt`.
 - A time may differ by 10 % of the pause, or by 0.2 s if that is more.
 - `detectedAt` is between the fault and the first step after it, and at most DETECTED_WITHIN_S after the fault or the
@@ -39,6 +41,7 @@ ALLOWED_S, ALLOWED_SHARE = 0.2, 0.1
 DETECTED_WITHIN_S = {"Process": 2.0, "Pod": 5.0, "Node": 15.0, "Hang": 15.0, "WeightUpdate": 2.0}
 REPORTED_WITHIN_S = 2.0
 RECEIVED_WITHIN_S = 1.0
+UNREPORTED_S = 0.5
 JOB_RESTART = "JobRestart"
 #: Before the first round after a restart of the job.
 RESTARTS = ("Restarting", "Pending", "Starting")
@@ -175,7 +178,7 @@ def differences(fault: Fault | None, observed: Observed, status: Raw) -> list[st
         elif not paused:
             found.append("seconds: unknown from outside, because no pod has reported steps before and after the fault")
         else:
-            found += _of_times(fault, observed, entry, paused)
+            found += [*_of_times(fault, observed, entry, paused), *_of_lost_steps(observed.steps, observed.at, entry)]
     if observed.before is not None:
         strategy = entries[-1].get("strategy") if fault is not None and entries else None
         found += _of_counts(strategy, observed.before, status)
@@ -237,6 +240,22 @@ def _of_times(fault: Fault, observed: Observed, entry: Raw, paused: Sequence[Pau
     if not observed.at - ALLOWED_S <= detected_at <= latest:
         between = f"a time from {observed.at:.3f}, of the fault, to {latest:.3f}"
         yield _differs("detectedAt", between, f"{detected_at:.3f}")
+
+
+def _of_lost_steps(steps: Steps, at: float, entry: Raw) -> Iterator[str]:
+    """Whether it has this field is not compared: a new coordinator may not know the steps of the earlier rounds."""
+    numbered = [(step, step.number) for step in chain(*steps.values()) if step.number is not None]
+    rounds = [step.round for step, _ in numbered if step.at <= at]
+    if "lostSteps" not in entry or not rounds:
+        return
+    made = [(step.at, number) for step, number in numbered if step.round <= max(rounds)]
+    first = min((step.at, number) for step, number in numbered if step.round > max(rounds))[1]
+    last_at = max(made)[0]
+    most = max(number for _, number in made)
+    least = max((number for made_at, number in made if made_at <= last_at - UNREPORTED_S), default=0)
+    least, most = (max(0, newest - first + 1) for newest in (least, most))
+    if not least <= entry["lostSteps"] <= most:
+        yield _differs("lostSteps", f"{least} to {most}", entry["lostSteps"])
 
 
 def _of_counts(strategy: str | None, before: Raw, status: Raw) -> Iterator[str]:

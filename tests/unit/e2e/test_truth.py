@@ -137,6 +137,29 @@ def test_any_of_the_pods_that_stepped_before_and_after_may_have_measured_the_pau
         assert (differences(FAULT, seen(steps=steps), status_of(entry)) == []) == is_true
 
 
+@pytest.mark.parametrize(
+    ("lost", "difference"),
+    [
+        (0, "lostSteps: expected 1 to 3, status reports 0"),
+        (1, None),
+        (3, None),
+        (4, "lostSteps: expected 1 to 3, status reports 4"),
+    ],
+)
+def test_lost_steps_are_those_from_the_first_step_after_the_fault_on(lost: int, difference: str | None) -> None:
+    # given two pods that step twice a second, of which one makes step 9, and no steps of later rounds than step 7
+    steps = {
+        "a": [Step(BROKEN, 99.6, 7), Step(BROKEN, 100.1, 8), Step(NEXT, 110.1, 7), Step(NEXT, 110.6, 8)],
+        "b": [Step(BROKEN, 99.6, 7), Step(BROKEN, 100.1, 8), Step(BROKEN, 100.2, 9), Step(NEXT, 110.2, 7)],
+    }
+    # then the two steps that were made just before the fault may be missing
+    found = differences(FAULT, seen(steps=steps), status_of({**ENTRY, "lostSteps": lost}))
+    assert found == ([] if difference is None else [difference])
+    # and nothing is compared if the steps have no numbers
+    counted = {pod: [replace(step, number=None) for step in of_pod] for pod, of_pod in steps.items()}
+    assert differences(FAULT, seen(steps=counted), status_of({**ENTRY, "lostSteps": lost})) == []
+
+
 def test_the_round_of_the_fault_is_the_newest_before_it() -> None:
     # given a pod that survived an earlier recovery too
     steps = {"a": [Step((1, 1, 0), 40.0), Step((1, 1, 1), 60.0), Step((1, 1, 1), 100.1), Step((1, 2, 2), 110.1)]}
