@@ -114,7 +114,7 @@ class Training:
         self.stepped_at: float | None = None
         self.stepped_in: dict[RoundToken, float] = {}  # when each round made its newest step
         self.steps_at: dict[RoundToken, list[float]] = {}  # when each round made its steps
-        self._steppers: dict[RoundToken, set[str]] = {}  # the pods of each round that has stepped
+        self._steppers: dict[RoundToken, dict[str, Machine]] = {}  # the pods of each round that has stepped
         self.began_to_step: dict[RoundToken, float] = {}  # when each round made its first step
         self.paused_before: dict[RoundToken, list[float]] = {}  # seconds from each last step before to its first
         self.total_steps = 0
@@ -213,14 +213,25 @@ class Training:
 
     def _check_history(self, group: Group, saved: SavedStep) -> None:
         """The newest round that has stepped continues this snapshot, or has saved it before any newer round stepped."""
-        if saved in self._stale or not self._is_of_history(saved):
+        known = [token for token in self._steppers if not self._is_of_another_epoch_and_out_of_reach(token, group)]
+        if saved in self._stale or not self._is_of_history(saved, max(known)):
             raise Violation(
                 Rule.NO_STALE_SNAPSHOT_IS_RESTORED, f"round {group.token} restores {saved}, after {self.choices}"
             )
 
-    def _is_of_history(self, saved: SavedStep) -> bool:
+    def _is_of_another_epoch_and_out_of_reach(self, stepped: RoundToken, group: Group) -> bool:
+        """The operator did not know that round when it began the newer epoch, whose pods do not reach those of that
+        round: both trainings continue what they know, see protocol.md.
+        """
+        own = min(token.round for token in (*self.choices, *self.groups) if token.epoch == group.token.epoch)
+        if stepped.epoch == group.token.epoch or own > stepped.round:
+            return False
+        theirs, ours = self._steppers[stepped].values(), [worker.machine for worker in group.workers.values()]
+        return not any(reachable(their, our) for their in theirs for our in ours)
+
+    def _is_of_history(self, saved: SavedStep, newest_known: RoundToken) -> bool:
         """From the newest round that has stepped back to the rounds that it continues."""
-        token, newest = self.newest_stepped, math.inf
+        token, newest = newest_known, math.inf
         while saved.token < token:
             choice = self.choices.get(token)
             if choice is None or choice.saved is None:
@@ -324,6 +335,7 @@ class Training:
         self._check_step(group)
         group.step += 1
         self.total_steps += 1
+        self._steppers[group.token] = {worker.pod: worker.machine for worker in group.workers.values()}
         if group.token > self.newest_stepped:
             self.newest_stepped, self.newest_since = group.token, self.world.now
         elif group.token < self.newest_stepped:
@@ -338,7 +350,6 @@ class Training:
         self._add_time(group)
         self.stepped_at = self.stepped_in[group.token] = self.world.now
         self.steps_at.setdefault(group.token, []).append(self.world.now)
-        self._steppers[group.token] = {worker.pod for worker in group.workers.values()}
         for worker in group.workers.values():
             worker.stepped = True
             worker.on_step(group.step)
@@ -370,7 +381,7 @@ class Training:
         lives = {x.token for x in self.groups.values() if x is not group and x.running and not x.broken}
         before = [at for token, at in self.stepped_in.items() if token not in lives]
         pods = {worker.pod for worker in group.workers.values()}
-        own = [at for token, at in self.stepped_in.items() if self._steppers[token] & pods]
+        own = [at for token, at in self.stepped_in.items() if self._steppers[token].keys() & pods]
         return newest + beside + [max(known) for known in (before, own) if known]
 
     def _check_step(self, group: Group) -> None:

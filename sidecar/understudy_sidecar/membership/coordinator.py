@@ -149,6 +149,11 @@ class Coordinator:
         state.roster.set_voter_config(committed)
         return cls(state)
 
+    def has_missed(self, appoint: Appoint) -> bool:
+        """Whether another coordinator has formed a round meanwhile: what this one knows of the round is outdated."""
+        other = appoint.coordinator_uid not in ("", self.state.pod_uid)
+        return self.closed is None and (other or appoint.at_least_round > self.state.round.number)
+
     def appoint(self, appoint: Appoint, now: float) -> list[CoordinatorEffect]:
         """The operator appoints the running coordinator for another epoch: its members stay connected."""
         state = self.state

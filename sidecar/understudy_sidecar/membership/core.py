@@ -297,10 +297,13 @@ class Core:
             return
         self._out.append(e.RecordHardState(self.voter.hard_state))
         self._out.append(e.Log(f"appointed as coordinator of term {term}, rounds above {appoint.at_least_round}"))
-        if self.coordinator is not None:
+        if self.coordinator is None:
+            self._hang_up_all()
+        elif self.coordinator.has_missed(appoint):
+            self._step_down("another coordinator has formed a newer round meanwhile")
+        else:
             self._do_coordinator_effects(self.coordinator.appoint(appoint, self._now))
             return
-        self._hang_up_all()
         me = self._identity
         leader_snapshot = self.voter.hard_state.leader_snapshot
         self.coordinator = Coordinator.appointed(self._shape, me.pod_uid, me.ip, appoint, self._now, leader_snapshot)

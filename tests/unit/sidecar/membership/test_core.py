@@ -5,6 +5,7 @@ leadership, and the messages that it sends.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +19,7 @@ from understudy_protocol.snapshots import CopyHolder, CopyPlan
 from understudy_sidecar.membership import events as e
 from understudy_sidecar.membership.core import Core, CoreEffect, CoreEvent, FromObserver, HardStateNotStored, ObserverUp
 from understudy_sidecar.membership.member_state import Identity
+from understudy_sidecar.membership.round_state import RoundPhase
 from understudy_sidecar.membership.voter import Voter
 
 GIVEN_UP_EXIT_CODE = 84
@@ -70,6 +72,37 @@ def test_a_repeated_appointment_keeps_the_coordinator_and_its_state() -> None:
     driven = Driven().appoint(1)
     before = driven.core.coordinator
     assert driven.appoint(1).core.coordinator is before
+
+
+@pytest.mark.parametrize(
+    ("appoint", "stays"),
+    [
+        (Appoint(2, 0, {}), True),  # the operator does not know the round's coordinator
+        (Appoint(2, 0, {}, coordinator_uid=ME.pod_uid), True),
+        (Appoint(2, 0, {}, coordinator_uid="another"), False),
+        (Appoint(2, 1, {}), False),
+    ],
+)
+def test_a_coordinator_keeps_what_it_knows_unless_another_one_has_formed_a_round_meanwhile(
+    appoint: Appoint, stays: bool
+) -> None:
+    """Found by the simulation (seed 1481139): it continued its own round, whose only rank holder was gone, for ever."""
+    # given a coordinator of the job's first round, which has number 0
+    driven = Driven().appoint(1)
+    driven.do(ObserverUp(OPERATOR))
+    driven.do(*[e.Received(7 + index, replace(join(f"uid-{index}"), index=index)) for index in range(2)])
+    first = driven.core.coordinator
+    assert first is not None
+    assert (first.token.round, first.phase) == (0, RoundPhase.RUNNING)
+    # when the operator appoints it for another epoch
+    driven.do(FromObserver(OPERATOR, appoint))
+    # then it coordinates that epoch, and forms no round that the other one may have formed
+    now = driven.core.coordinator
+    assert driven.epoch() == 2
+    assert now is not None
+    assert (now is first) == stays
+    assert now.phase is (RoundPhase.RUNNING if stays else RoundPhase.REBUILDING)
+    assert now.token.round == appoint.at_least_round
 
 
 def test_a_restarted_sidecar_does_not_coordinate_its_earlier_epoch_again() -> None:
