@@ -112,3 +112,23 @@ def test_the_only_pod_is_replaced_once_its_node_is_not_ready(seed: int) -> None:
     recovery = job.recovery()
     assert (recovery.cause.pod, recovery.strategy) == (lost.name, Strategy.POD_RECREATE)
     assert recovery.detected_at - 1_000_000.0 < job.struck_at + 6.0
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_only_pod_trains_soon_after_its_node_was_frozen(seed: int) -> None:
+    """Found by the simulation (seed 1544592): without a Service, its member called nobody for 15 s, or for ever if no
+    voter configuration was in effect.
+    """
+    # given a job of one pod
+    job = job_of(1, 0, seed)
+    leader = job.cluster.leader()
+    assert leader is not None
+    coordinator = leader.coordinator
+    # when its node freezes for longer than a pod trains without a coordinator, and thaws
+    job.cluster.freeze(leader.machine)
+    job.later(40.0)
+    job.cluster.thaw(leader.machine)
+    # then the pod trains, and its coordinator is the same one
+    job.later(2.0)
+    assert job.steps_again(10.0) < 10.0
+    assert leader.coordinator is coordinator

@@ -6,7 +6,7 @@ Service. A member waits long in the candidate pool of the first standby coordina
 come there too. In later pools it waits only for a moment. Then it begins a new turn, with a longer stay in the first
 pool. So members that start at different times, or that reach different standby coordinators, soon are in one pool
 together, even if a majority needs all of them. A standby coordinator does not call itself: its own vote counts in its
-pool, wherever its member is connected.
+pool, wherever its member is connected. A coordinator's own member calls it last (core.py).
 """
 
 from collections.abc import Sequence

@@ -253,12 +253,20 @@ class Core:
             case e.Finish():
                 self.process_may_end = True
             case e.Dial(hosts, delay_s) if delay_s:
-                self._dial = self._now + delay_s, e.Dial(hosts)
-            case e.Dial() | e.HangupCoordinator():
+                self._dial = self._now + delay_s, e.Dial(self._with_own_ip(hosts))
+            case e.Dial(hosts):
+                self._dial = None
+                self._out.append(e.Dial(self._with_own_ip(hosts)))
+            case e.HangupCoordinator():
                 self._dial = None
                 self._out.append(effect)
             case _:
                 self._out.append(_with_source("member", effect))
+
+    def _with_own_ip(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        """A coordinator's own member calls it last: a job of one pod has no Service, and no other host."""
+        own_ip = self._identity.ip
+        return hosts if self.coordinator is None or own_ip in hosts else (*hosts, own_ip)
 
     def _to_role(self, event: e.Received | e.Dropped | e.Tick) -> None:
         if self.coordinator is None:

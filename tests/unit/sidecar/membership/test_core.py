@@ -391,6 +391,28 @@ def test_a_delayed_call_is_not_made_after_a_hangup() -> None:
     assert dialed(driven) == []
 
 
+def test_a_member_that_loses_its_own_coordinator_calls_it_last() -> None:
+    """Found by the simulation (seed 1544592): a job of one pod stood still for ever after its node was frozen."""
+    # given a coordinator whose own member has joined it
+    driven = Driven().appoint(1)
+    driven.do(e.LauncherUp(LauncherHello(1, NO_ROUND, None, WorkersState.IDLE, 4000)), e.LinkUp("10.0.0.1"))
+    driven.do(e.FromCoordinator(m.Welcome(NO_ROUND, Term(1, 1), 5.0, pod_uid="uid", ip="10.0.0.1")))
+    driven.effects.clear()
+    # when both do not run for 15 s, so that the coordinator has confirmed no heartbeat
+    driven.now += 15.0
+    driven.do(e.Tick())
+    # then it also calls itself, because a job of one pod has no Service
+    driven.now += 0.25
+    driven.do(e.Tick())
+    assert dialed(driven) == [(e.SERVICE, "10.0.0.1")]
+    # and not after it has stepped down
+    driven.do(FromObserver(OPERATOR, Superseded(Term(1, 2), "another", "10.0.0.2")))
+    driven.do(e.LinkUp("10.0.0.1"), e.LinkDown())
+    driven.now += 1.0
+    driven.do(e.Tick())
+    assert dialed(driven)[-1] == (e.SERVICE,)
+
+
 def ends(driven: Driven) -> tuple[bool, bool]:
     return driven.core.process_may_end, driven.core.is_over
 
