@@ -151,7 +151,7 @@ class Coordinator:
 
     def has_missed(self, appoint: Appoint) -> bool:
         """Whether another coordinator has formed a round meanwhile: what this one knows of the round is outdated."""
-        other = appoint.coordinator_uid not in ("", self.state.pod_uid)
+        other = appoint.coordinator_uid not in ("", self.state.pod_uid, self.state.previous.coordinator_uid)
         return self.closed is None and (other or appoint.at_least_round > self.state.round.number)
 
     def appoint(self, appoint: Appoint, now: float) -> list[CoordinatorEffect]:

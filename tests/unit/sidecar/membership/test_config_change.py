@@ -109,6 +109,17 @@ def test_an_elected_coordinator_continues_the_voter_configuration() -> None:
     assert driven.recovery().reason == "the budget of 1 restarts within 1 h is spent"
 
 
+@pytest.mark.parametrize(("of_newest_round", "missed"), [("uid-a", False), ("uid-b", True)])
+def test_an_elected_coordinator_knows_the_round_of_the_one_that_it_succeeds(of_newest_round: str, missed: bool) -> None:
+    # given a coordinator that was elected in the place of uid-a, and continues its round
+    leader_snapshot = m.LeaderSnapshot(V1, ("uid-active-0", "uid-active-1"), (), "uid-a", {}, token=RoundToken(1, 1, 3))
+    driven = DrivenCoordinator(2, elected=leader_snapshot)
+    # when the operator, which does not know of the election, appoints it for another epoch
+    appoint = Appoint(2, 3, {}, coordinator_uid=of_newest_round)
+    # then it has missed a round only if a third coordinator has formed it
+    assert driven.coordinator.has_missed(appoint) == missed
+
+
 def test_no_round_is_formed_without_a_majority() -> None:
     driven = committed(actives=1, spares=3)
     for name in ("spare-0", "spare-1"):
