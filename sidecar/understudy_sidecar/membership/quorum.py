@@ -106,11 +106,13 @@ def lose_silent(state: CoordinatorState, silent: list[SilentMember], now: float)
 
 
 def is_consequence(state: CoordinatorState, now: float) -> bool:
-    """Whether workers fail because a member leaves (the next round follows its end), or because one is silent."""
-    members = state.roster.members
-    if any(members[uid].group_rank is not None for uid in state.roster.leaving):
+    """Whether workers fail because a member leaves (the next round follows its end), or because one is silent.
+
+    A member whose workers have all exited 0 causes no failure: no round follows its end.
+    """
+    if any(_is_at_work(state, uid) for uid in state.roster.leaving):
         return True
-    suspects = [members[uid] for uid in state.roster.suspects if members[uid].group_rank is not None]
+    suspects = [state.roster.members[uid] for uid in state.roster.suspects if _is_at_work(state, uid)]
     if not suspects or not state.has_majority():
         return False
     reason = "its connection went silent, and workers of other pods failed or hang"
@@ -118,6 +120,11 @@ def is_consequence(state: CoordinatorState, now: float) -> bool:
         faults.lose_member(state, suspect, Fault.NODE, reason, now)
     _confirm(state)
     return True
+
+
+def _is_at_work(state: CoordinatorState, uid: str) -> bool:
+    rank = state.roster.members[uid].group_rank
+    return rank is not None and rank not in state.roster.finished
 
 
 def _confirm(state: CoordinatorState) -> None:

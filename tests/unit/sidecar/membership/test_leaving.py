@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, Fault, Strategy, Verdict, WorkersState
@@ -353,6 +355,25 @@ def test_a_leave_of_a_finished_member_does_not_drain_the_others() -> None:
     driven.receive("active-1", m.Finished(driven.token))
     driven.answer_heartbeats("active-1", "spare-0")
     assert driven.coordinator.closed is not None
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_a_worker_that_fails_after_a_member_has_finished_and_leaves_is_a_fault(is_silent: bool) -> None:
+    """Found by the simulation (seed 1587901): it counted as a consequence of the end of that member, after which no
+    round is formed, so the job stood still.
+    """
+    # given a member whose workers have exited 0, and that leaves or is silent
+    driven = running()
+    driven.receive("active-0", m.Finished(driven.token))
+    if is_silent:
+        driven.drop("active-0", silent=True)
+    else:
+        driven.receive("active-0", m.Leaving("the trainer container got SIGTERM", 30.0, Verdict.UNKNOWN))
+    # when a worker of another member fails
+    driven.fail_worker("active-1")
+    # then that is a fault
+    recovery = driven.recovery()
+    assert (recovery.fault, recovery.cause.pod) == (Fault.PROCESS, "active-1")
 
 
 def test_drained_members_run_again_if_the_others_had_finished() -> None:
