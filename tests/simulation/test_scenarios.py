@@ -106,6 +106,22 @@ def test_a_drained_pod_is_replaced_by_the_spare_after_a_save_and_a_drained_spare
     assert job.token == token
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("actives", [2, 3])
+def test_half_of_all_pods_can_be_drained_at_once(actives: int, seed: int) -> None:
+    # given a job with a spare for each active pod
+    job = Job(Setup(actives=actives, spares=actives, machines=8, steps=4000), seed=seed)
+    job.later(3.0)
+    epoch = job.token.epoch
+    # when a user drains all active pods, such as those of one node
+    for pod in job.members:
+        job.cluster.drain(pod)
+    # then other pods get their ranks, after a grace period at most, and train without another appointment
+    job.until(lambda: not {*job.members} & {*job.cluster.seated()}, 35.0)
+    assert job.steps_again(5.0) < 5.0
+    assert job.token.epoch == epoch
+
+
 def test_a_drained_coordinator_with_ranks_hands_over_and_is_replaced() -> None:
     # given a coordinator that was a spare, and has got ranks
     job = Job()

@@ -3,7 +3,7 @@
 
 Rules: only while a round and all of its workers run, and only to a usable spare: its node has no finding, and no user
 drains it. If there is none, the member trains on. All swaps for which there are usable spares begin at once: one round
-for all.
+for all. But no more begin than leave a majority of the voters: the others follow after the next voter configuration.
   - The hardware is broken: the member saves nothing. With NextCheckpoint, or if a user drains it, the others save
     before the swap if they have all shards (leaving.py); else the swap is at once.
   - A user drains the pod, or NextCheckpoint and the node ends for maintenance or preemption: the coordinator drains all
@@ -27,6 +27,7 @@ from understudy_sidecar.membership.coordinator_state import CoordinatorState, Sw
 from understudy_sidecar.membership.node_facts import MAX_FINDING_CHARS
 from understudy_sidecar.membership.roster import MemberRecord
 from understudy_sidecar.membership.round_state import RoundPhase
+from understudy_sidecar.membership.voter_config import Tally
 
 
 def on_requests(state: CoordinatorState, drains: Iterable[DrainRequest]) -> None:
@@ -39,12 +40,13 @@ def on_time(state: CoordinatorState, now: float) -> None:
     _end_drains(state, now)
     if not _may_begin(state):
         return
-    checked = (state.version, state.nodes.count_findings(now), _may_drain(state))
+    config_version = state.voter_configs.newest.version
+    checked = (state.version, config_version, state.nodes.count_findings(now), _may_drain(state))
     if checked == state.swaps.checked:
         return  # do not check thousands of members at each event
     state.swaps.checked = checked
     spares = sum(not state.reason_to_leave(member) for member in state.roster.waiting_members())
-    risks = _members_at_risk(state)[:spares]
+    risks = _with_a_majority_of_the_others(state, _members_at_risk(state)[:spares])
     if risks and risks[0].uid == state.pod_uid:
         risks = risks[:1]  # the next coordinator decides about the others
     for member in risks:
@@ -86,6 +88,20 @@ def _members_at_risk(state: CoordinatorState) -> list[MemberRecord]:
     ]
     risks = [x for x in risks if x.link is not None and (x.uid != state.pod_uid or _may_swap_coordinator(state))]
     return sorted(risks, key=lambda x: (x.uid != state.pod_uid, not state.hardware_finding(x.node)))
+
+
+def _with_a_majority_of_the_others(state: CoordinatorState, risks: list[MemberRecord]) -> list[MemberRecord]:
+    """As many as can be swapped until the next voter configuration. One of two voters is never a majority: then the
+    operator has the casting vote.
+    """
+    voters, others = state.voter_configs.newest, set(state.roster.connected)
+    swapped = list[MemberRecord]()
+    for member in risks:
+        others.discard(member.uid)
+        if len(voters.voters) > 2 and not Tally(voters, others).has_majority():
+            break
+        swapped.append(member)
+    return swapped
 
 
 def _may_drain(state: CoordinatorState) -> bool:

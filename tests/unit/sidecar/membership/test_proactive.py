@@ -330,6 +330,32 @@ def test_all_pods_of_a_drained_node_are_replaced_in_one_round_if_there_are_spare
     assert [entry.cause.pod for entry in driven.coordinator.snapshot().recoveries] == ["active-0", "active-1"]
 
 
+def test_half_of_the_voters_are_replaced_one_after_the_other_so_that_a_majority_is_left() -> None:
+    """Found by the simulation (seed 1585987): the job stood still until the operator appointed a coordinator."""
+    # given a job of four voters
+    driven = running(2, spares=2, grace_s=GRACE_S)
+    names = ("active-0", "active-1", "spare-0", "spare-1")
+    driven.later(1.0, *names)
+    assert len(driven.coordinator.snapshot().voters) == 4
+    # when a user drains both active pods
+    user_drains(driven, "active-0", "active-1")
+    assert set(drains(driven)) == {"active-0", "active-1"}
+    drained(driven, "active-0", "active-1")
+    # then all save, and one of them is replaced
+    assert evicted(driven) == ["active-0"]
+    assert driven.assigned() == {"spare-0": 0, "active-1": 1}
+    # and the other one when the next round makes steps, and the remaining pods are the voters
+    driven.report_started("spare-0", "active-1")
+    driven.report_step("spare-0")
+    assert drains(driven) == {}
+    driven.later(1.0, *names[1:])
+    assert set(drains(driven)) == {"spare-0", "active-1"}
+    assert len(driven.coordinator.snapshot().voters) == 3
+    drained(driven, "spare-0", "active-1")
+    assert evicted(driven) == ["active-1"]
+    assert driven.assigned() == {"spare-0": 0, "spare-1": 1}
+
+
 def test_a_drained_pod_on_broken_hardware_saves_nothing() -> None:
     driven = job(Proactive.OFF)
     user_drains(driven, "active-1", facts=(broken("active-1"),))
