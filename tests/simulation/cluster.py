@@ -102,6 +102,7 @@ class SimulatedCluster:
         self.step_timeout_s = setup.step_timeout_s
         self.network = Network(self.world)
         self.training = Training(self.world, setup.steps, snapshots=setup.snapshots)
+        self.training.has_ended = lambda name: all(pod.ended for pod in self.pods if pod.name == name)
         self.machines = [Machine(f"node-{number}") for number in range(setup.machines)]
         self.api = ApiServer(self, setup.slow_start_s)
         self.operator = OperatorModel(self, self.api, setup.spares)

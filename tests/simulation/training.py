@@ -107,7 +107,7 @@ class Training:
         self.world, self.steps, self._snapshots = world, steps, snapshots
         self.choices: dict[RoundToken, RestoreChoice] = {}  # of the rounds whose workers have got one
         self.unfetchable: set[tuple[RoundToken, SavedStep]] = set()  # by round: copies that could not be fetched
-        self._stale: set[SavedStep] = set()  # snapshots that a round saved after a newer one had stepped
+        self._stale: dict[SavedStep, RoundToken] = {}  # snapshots that a round saved after this newer one had stepped
         self.groups: dict[RoundToken, Group] = {}
         self.checkpoint = (0, RoundToken(0, 0, -1))
         self.newest_stepped = RoundToken(0, 0, -1)
@@ -129,6 +129,7 @@ class Training:
         self._stores: dict[tuple[str, int], RoundToken | None] = {}  # the newest round that used each one
         self._store_ports = itertools.count(40000)
         self.last_step_made: Callable[[], None] = lambda: None
+        self.has_ended: Callable[[str], bool] = lambda pod: False
 
     def new_store(self, ip: str) -> int:
         """Return the port at which it listens."""
@@ -214,20 +215,22 @@ class Training:
     def _check_history(self, group: Group, saved: SavedStep) -> None:
         """The newest round that has stepped continues this snapshot, or has saved it before any newer round stepped."""
         known = [token for token in self._steppers if not self._is_of_another_epoch_and_out_of_reach(token, group)]
-        if saved in self._stale or not self._is_of_history(saved, max(known)):
+        if self._stale.get(saved) in known or not self._is_of_history(saved, max(known)):
             raise Violation(
                 Rule.NO_STALE_SNAPSHOT_IS_RESTORED, f"round {group.token} restores {saved}, after {self.choices}"
             )
 
     def _is_of_another_epoch_and_out_of_reach(self, stepped: RoundToken, group: Group) -> bool:
-        """The operator did not know that round when it began the newer epoch, whose pods do not reach those of that
-        round: both trainings continue what they know, see protocol.md.
+        """The operator did not know that round when it began the newer epoch, whose pods do not know it either, and
+        reach no running pod of it: both trainings continue what they know, see protocol.md.
         """
         own = min(token.round for token in (*self.choices, *self.groups) if token.epoch == group.token.epoch)
-        if stepped.epoch == group.token.epoch or own > stepped.round:
+        workers = group.workers.values()
+        is_known = any(worker.memory is not None and worker.memory.replaced >= stepped for worker in workers)
+        if stepped.epoch == group.token.epoch or own > stepped.round or is_known:
             return False
-        theirs, ours = self._steppers[stepped].values(), [worker.machine for worker in group.workers.values()]
-        return not any(reachable(their, our) for their in theirs for our in ours)
+        theirs = [machine for pod, machine in self._steppers[stepped].items() if not self.has_ended(pod)]
+        return not any(reachable(their, worker.machine) for their in theirs for worker in workers)
 
     def _is_of_history(self, saved: SavedStep, newest_known: RoundToken) -> bool:
         """From the newest round that has stepped back to the rounds that it continues."""
@@ -356,7 +359,7 @@ class Training:
             if worker.memory is not None:
                 worker.memory.save(worker, group.step)
                 if group.token < self.newest_stepped:
-                    self._stale.add(SavedStep(group.token, group.step))
+                    self._stale[SavedStep(group.token, group.step)] = self.newest_stepped
         self.resume(group)
 
     def _add_time(self, group: Group) -> None:

@@ -86,6 +86,8 @@ from understudy_sidecar.membership.voter_config import VoterConfig, VoterConfigs
 #: Messages that need no further checks, unless one of them completes a set.
 _WITHOUT_CONSEQUENCES = (m.Ack, m.Started, m.HeartbeatAck, m.ConfigChangeAck, m.CollectiveTimes)
 _ENDS_OF_WORKERS = (m.Drained, m.WorkerFailed, m.Finished)
+#: A member that reports the end of a worker, or a hang, was connected then. Other messages may answer older ones.
+_OF_WORKERS = (*_ENDS_OF_WORKERS, m.WorkerRaised, m.Hung)
 _WAITS = (RoundPhase.REBUILDING, RoundPhase.WAITING)
 #: If an event comes this much later than it was due, this process was paused, and members' silence proves nothing.
 LATE_S = 1.0
@@ -292,7 +294,7 @@ class Coordinator:
         if member is None:
             state.hang_up(link, "the first message of a connection has to be a Join")
             return
-        if not isinstance(message, m.Gone):  # that message may be about an end before the newest fault
+        if isinstance(message, _OF_WORKERS):
             member.last_heard = now
         if isinstance(message, _ENDS_OF_WORKERS) and (
             proactive.on_ended(state, member, message, now) or leaving.on_ended(state, member, message)

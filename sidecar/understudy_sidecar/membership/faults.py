@@ -45,9 +45,9 @@ def lose_member(
     worker_entry = state.recovery_log.newest_worker_fault()
     if worker_entry is not None and state.fault_history.has_evicted(worker_entry.detected_at):
         worker_entry = None  # all others were still connected then
-    # Its last message may have been delayed: only an answer shows that the member was connected after the worker's
-    # failure.
-    was_lost_first = worker_entry is not None and member.last_heard <= worker_entry.detected_at
+    was_lost_first = worker_entry is not None and not member.was_connected_after(
+        worker_entry.detected_at, state.pending.heartbeat
+    )
     if worker_entry is not None and (not has_assignment or has_not_answered or was_lost_first):
         blame_lost_member(state, member, fault, reason, recovery_reason, now, local_rank=local_rank)
         _end_round(state, fault, cause, now)
@@ -104,6 +104,8 @@ def open_fault(
     reason: for the choice of the strategy. at: when the fault was detected; None: now.
     """
     state.recovery_log.begin(fault, cause, state.round.token.round + 1, now if at is None else at, reason)
+    if fault not in (Fault.POD, Fault.NODE):
+        state.pending.begin(state.heartbeat)
     state.config_changes.send_snapshot_later(now)
     _end_round(state, fault, cause, now)
 

@@ -59,6 +59,7 @@ class PendingDecisions:
     decided: DecidedFault | None = None
     raised: FirstFailure | None = None  # the exceptions of the workers of this round that have not ended:
     raised_in: RoundToken = NO_ROUND
+    heartbeat: int = 0  # number of the newest one that was sent before the newest fault of a worker
 
     def on_raised(self, token: RoundToken, report: FailureReport) -> None:
         """A worker of the running round has raised an exception: the round ends when a worker ends."""
@@ -74,6 +75,10 @@ class PendingDecisions:
             return FirstFailure(report)
         raised.add(report)
         return raised
+
+    def begin(self, heartbeat: int) -> None:
+        """A worker's fault begins after this heartbeat."""
+        self.heartbeat = heartbeat
 
     def decide(self, decided: DecidedFault | None) -> None:
         self.decided = decided

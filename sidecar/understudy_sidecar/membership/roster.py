@@ -23,7 +23,7 @@ class MemberRecord:
     join: Join
     link: int | None
     joined_at: float
-    last_heard: float
+    last_heard: float  # its Join, or its newest message about the end of a worker; others may have been delayed
     workers: WorkersState
     master_port: int
     store_port: int | None
@@ -46,6 +46,10 @@ class MemberRecord:
         self.uid, self.name, self.node = self.join.pod_uid, self.join.pod_name, self.join.node
         self.stepped, self.saved, self.kept = self.join.stepped, self.join.saved, self.join.kept
         self.config_version, self.has_stopped = self.join.config_version, self.join.has_stopped
+
+    def was_connected_after(self, at: float, heartbeat: int) -> bool:
+        """Whether it certainly was connected after a fault. heartbeat: the newest that was sent before the fault."""
+        return self.last_heard > at or self.answered > heartbeat
 
     def record_answer(self, heartbeat: int) -> None:
         """Only an answer shows that the member responds: another message may be delayed."""

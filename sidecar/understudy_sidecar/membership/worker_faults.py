@@ -68,6 +68,8 @@ def open_worker_fault(
         state.backoff.on_failure(now)
         if state.backoff.is_waiting(now):
             state.log(f"the next round waits for {state.backoff.reason}")
+            # A member that is lost without an answer may have been lost before the worker failed.
+            state.send_heartbeat([x.link for x in state.roster.active_members() if x.link is not None])
     escalation.count_fault(state, member, cause, now, now, failures=failures, keep_reason=keep_reason)
 
 

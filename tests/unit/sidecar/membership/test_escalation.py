@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.sidecar.membership.driven import DrivenCoordinator, running
 from understudy_protocol import membership as m
-from understudy_protocol.enums import CloseReason, Fault, RoundToken, Strategy, Verdict, WorkersState
+from understudy_protocol.enums import CloseReason, ConfigVersion, Fault, RoundToken, Strategy, Verdict, WorkersState
 from understudy_protocol.observer import End, NodeFact, Nodes
 from understudy_sidecar.membership.events import Dropped, FromOperator
 
@@ -274,6 +274,20 @@ def test_a_member_whose_launcher_had_ended_is_the_cause_although_its_report_come
     assert (driven.recovery().fault, driven.recovery().cause.pod) == (Fault.POD, "active-0")
     assert charged(driven) == 1
     assert driven.assigned() == {"spare-0": 0, "active-1": 1, "active-2": 2}
+
+
+def test_a_member_is_the_cause_although_an_older_message_of_it_comes_while_the_next_round_waits() -> None:
+    """Found by the simulation (seed 1568065): the answer of a deleted pod to a voter configuration was delayed."""
+    driven = failed_at_the_start("active-1")
+    # when answers arrive that another member may have sent before, and then its connection ends
+    driven.later(0.2)
+    driven.receive("active-0", m.ConfigChangeAck(ConfigVersion(1, 1, 1)))
+    driven.receive("active-0", m.HeartbeatAck(driven.coordinator.state.heartbeat - 1))
+    driven.later(0.1)
+    driven.drop("active-0")
+    # then it is the cause, and its peer's failure is not charged
+    assert (driven.recovery().fault, driven.recovery().cause.pod) == (Fault.POD, "active-0")
+    assert charged(driven) == 1
 
 
 def test_a_launcher_that_ends_after_an_answer_to_the_failure_of_a_peer_is_another_fault() -> None:
