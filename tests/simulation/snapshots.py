@@ -126,6 +126,8 @@ class SimulatedCopies:
         self._is_flushing = False
         self._fetching: e.FetchCopy | None = None
         self._overwritten: list[SavedStep] = []
+        if self.memory is not None:
+            self.memory.copied.clear()  # marks of an earlier process
 
     @property
     def memory(self) -> SimulatedMemory | None:

@@ -305,6 +305,11 @@ class _Account:
             steps = [progress.step for progress in reported]
             self.newest_step = max(steps if self.newest_step is None else [*steps, self.newest_step])
 
+    def remember_lost_steps(self, first: StepProgress | None, lost: int | None) -> None:
+        """A round that has begun with this step has to make so many again; the operator may have seen none of them."""
+        if lost and first is not None and not first.is_counted and self.newest_step is not None:
+            self.newest_step = max(self.newest_step, first.step + lost - 1)
+
     def step_from(self, at: float, *, is_behind: bool | None) -> None:
         """Steps are made from then on. is_behind: they were made before; None: not known."""
         self._is_repeated_unknown = self._is_repeated_unknown or is_behind is None
@@ -393,6 +398,7 @@ def _add_pause(account: _Account, facts: _Facts, pause: _Pause) -> None:
     if pause.until is not None:
         if facts.has_steps:
             account.step_from(pause.until, is_behind=_repeats_after(account, facts, pause))
+            account.remember_lost_steps(facts.progress, pause.lost_steps)
         else:
             account.enter(Part.WITHOUT_STEPS, pause.until)
         if pause.caught_up_at is not None and account.part is Part.REPEATED:

@@ -182,6 +182,20 @@ def test_steps_that_are_made_again_are_not_productive():
     assert account.goodput.lost[0].seconds == 14.0
 
 
+def test_lost_steps_that_the_operator_has_never_seen_are_repeated_too():
+    """Found by the simulation (seed 1603739): pods trained on for 30 s while the operator and the coordinator were down."""
+    # given a recovery that has lost the steps 132 to 221, of which the operator has seen none
+    account = training().reconcile(171.5, trains(100, 160.0, recoveries=[fault(171.0)], members=BROKEN))
+    ended = fault(171.0, 175.0, lost_steps=90)
+    account.reconcile(175.5, trains(132, 175.0, since=175.0, recoveries=[ended]))
+    # when the round makes some of them again
+    account.reconcile(190.0, trains(150, 189.0, since=175.0, recoveries=[ended]))
+    assert (account.goodput.part, account.since) == (Part.REPEATED, 175.0)
+    # then the time is productive when it has made all of them
+    account.reconcile(220.0, trains(222, 219.0, since=175.0, recoveries=[ended]))
+    assert (account.goodput.part, account.since) == (Part.PRODUCTIVE, 219.0)
+
+
 def test_a_new_coordinator_that_does_not_know_the_lost_steps_is_corrected_by_the_newest_step_of_status():
     ended = fault(171.0, 175.0, pause_s=5.0)
     account = training().reconcile(175.5, trains(95, 175.0, since=175.0, recoveries=[ended], term=2))
