@@ -155,7 +155,7 @@ class Swaps:
 
     requests: dict[str, str] = field(default_factory=dict)  # the user's reason, by uid of a pod that a user drains
     begun: dict[str, Swap] = field(default_factory=dict)  # by uid of a member that drains before it is replaced
-    checked: tuple[object, ...] = ()  # the facts at the last check for swaps
+    checked: tuple[int, int, bool] = (-1, -1, False)  # the facts at the last check for swaps
 
 
 @dataclass

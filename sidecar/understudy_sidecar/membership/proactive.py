@@ -40,8 +40,7 @@ def on_time(state: CoordinatorState, now: float) -> None:
     _end_drains(state, now)
     if not _may_begin(state):
         return
-    config_version = state.voter_configs.newest.version
-    checked = (state.version, config_version, state.nodes.count_findings(now), _may_drain(state))
+    checked = (state.version, state.nodes.count_findings(now), _may_drain(state))
     if checked == state.swaps.checked:
         return  # do not check thousands of members at each event
     state.swaps.checked = checked

@@ -16,6 +16,7 @@ reported or charged again. If workers failed while there was no coordinator, it 
 
 from dataclasses import dataclass
 
+from understudy_protocol import membership as m
 from understudy_protocol.enums import NO_ROUND, Fault, RoundToken, WorkersState
 from understudy_protocol.membership import RankHolder
 from understudy_protocol.observer import Cause, Lost
@@ -31,6 +32,7 @@ from understudy_sidecar.membership import (
 from understudy_sidecar.membership.calling import FIRST_WAIT_S
 from understudy_sidecar.membership.coordinator_state import CoordinatorState
 from understudy_sidecar.membership.coordinator_watch import DOUBT_S
+from understudy_sidecar.membership.first_failure import FailureReport, FirstFailure
 from understudy_sidecar.membership.recoveries import WORKER_FAULTS
 from understudy_sidecar.membership.roster import MemberRecord
 
@@ -85,12 +87,32 @@ def rebuild(state: CoordinatorState, now: float) -> None:
             cause = faults.cause_of(state, cause_of_all, None, text)
             faults.open_fault(state, Fault.POD, cause, now, at=_disconnected_at(state, now))
             return
-    member = next(x for x in previous.members.values() if x.workers is WorkersState.FAILED)
-    failure = member.failure or member.join.failure
+    member, failure = _first_failed(state, previous, now)
     text = failure.message if failure else "its workers ended while the job had no coordinator"
     cause = faults.cause_of(state, member, failure, text)
     state.fault_history.on_previous_round_failed(previous.token.round, now)
     worker_faults.open_worker_fault(state, Fault.PROCESS, member, cause, now, keep_reason=escalation.UNCERTAIN)
+
+
+def _first_failed(
+    state: CoordinatorState, previous: PreviousRound, now: float
+) -> tuple[MemberRecord, m.WorkerFailed | None]:
+    """The member whose worker failed first, by first_failure.py. The failures may be much older than the Joins that
+    report them, whose order shows nothing: the earliest time counts as reported first.
+    """
+    failed = [x for x in previous.members.values() if x.workers is WorkersState.FAILED]
+    reported = {x.uid: (x, failure) for x in failed if (failure := x.failure or x.join.failure) is not None}
+    reports = [
+        FailureReport(uid, faults.cause_of(state, x, failure, failure.message), min(failure.at, now))
+        for uid, (x, failure) in reported.items()
+    ]
+    if not reports:
+        return failed[0], None
+    earliest, *others = sorted(reports, key=lambda report: report.at)
+    failures = FirstFailure(earliest)
+    for report in others:
+        failures.add(report)
+    return reported[failures.first.pod_uid]
 
 
 def check_times(state: CoordinatorState) -> list[float]:

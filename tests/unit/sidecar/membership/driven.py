@@ -125,6 +125,7 @@ class DrivenCoordinator:
         drain_s: float | None = None,
         config_version: ConfigVersion = NO_CONFIG,
         has_stopped: bool = False,
+        failure: m.WorkerFailed | None = None,
     ) -> None:
         number = len(self._names) + 1
         self._links[name], self._names[number] = number, name
@@ -136,7 +137,7 @@ class DrivenCoordinator:
         join = replace(known, verdict=verdict, warm=warm, stepped=stepped, disconnected_s=disconnected_s)
         join = replace(join, disconnected_silently=disconnected_silently, unable_reason=unable_reason, saved=saved)
         join = replace(join, kept=kept, drain_s=drain_s, config_version=config_version, has_stopped=has_stopped)
-        self.do(Received(number, join))
+        self.do(Received(number, replace(join, failure=failure)))
 
     def receive(self, name: str, message: Any) -> None:
         self.do(Received(self._links[name], message))

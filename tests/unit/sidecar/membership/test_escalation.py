@@ -290,11 +290,15 @@ def test_a_member_is_the_cause_although_an_older_message_of_it_comes_while_the_n
     assert charged(driven) == 1
 
 
-def test_a_launcher_that_ends_after_an_answer_to_the_failure_of_a_peer_is_another_fault() -> None:
-    # given a failure, and another member that has answered a heartbeat since
+@pytest.mark.parametrize("is_answer", [True, False])
+def test_a_launcher_that_ends_after_an_answer_to_the_failure_of_a_peer_is_another_fault(is_answer: bool) -> None:
+    # given a failure, and another member that has answered a heartbeat since, or has reported that its worker ended too
     driven = failed_at_the_start("active-1")
     driven.later(0.1)
-    driven.receive("active-0", m.HeartbeatAck(driven.coordinator.state.heartbeat))
+    if is_answer:
+        driven.answer_heartbeats("active-0")
+    else:
+        driven.fail_worker("active-0", "a peer has gone")
     # when its launcher ends
     driven.receive("active-0", m.Gone("its launcher has ended"))
     # then both are faults

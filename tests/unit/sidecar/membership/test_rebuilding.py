@@ -256,6 +256,30 @@ def test_a_failure_before_the_round_continues_is_followed_by_a_new_round() -> No
     assert driven.token == RoundToken(2, 1, 4)
 
 
+@pytest.mark.parametrize(
+    ("message", "at", "peers_message", "peers_at"),
+    [
+        pytest.param("exit code 1", 9.94, "exit code 1: a peer has gone", 10.0, id="by its clock"),
+        pytest.param(
+            "CUDA error", 10.5, "gloo/transport/tcp/pair.cc: Connection closed by peer", 10.0, id="by the text"
+        ),
+    ],
+)
+def test_the_worker_that_failed_first_while_the_job_had_no_coordinator_is_the_cause(
+    message: str, at: float, peers_message: str, peers_at: float
+) -> None:
+    """Found by the simulation (seed 1618439): the worker of the lowest rank was the cause."""
+    # given two members that join a new coordinator, 100 s after their workers have failed
+    driven = DrivenCoordinator(2, epoch=2, at_least_round=0)
+    since = driven.now - 110.0
+    for name, rank, text, failed_at in (("active-0", 0, peers_message, peers_at), ("active-1", 1, message, at)):
+        failure = m.WorkerFailed(ROUND, 0, 1, None, text, since + failed_at, "")
+        driven.join(name, ROUND, rank, WorkersState.FAILED, failure=failure)
+    # then the first failure is the cause
+    assert driven.recovery().fault is Fault.PROCESS
+    assert (driven.recovery().cause.pod, driven.recovery().cause.message) == ("active-1", message)
+
+
 @pytest.mark.parametrize("workers", [WorkersState.FAILED, WorkersState.IDLE])
 def test_a_member_whose_workers_have_ended_causes_a_new_round_at_once(workers: WorkersState) -> None:
     driven = successor()
