@@ -184,7 +184,7 @@ def test_steps_that_are_made_again_are_not_productive():
 
 def test_lost_steps_that_the_operator_has_never_seen_are_repeated_too():
     """Found by the simulation (seed 1603739): pods trained on while the operator and the coordinator were down."""
-    # given a recovery that has lost the steps 132 to 221, of which the operator has seen none
+    # given a recovery that has lost the steps 132 to 221, and an operator that has seen none of them
     account = training().reconcile(171.5, trains(100, 160.0, recoveries=[fault(171.0)], members=BROKEN))
     ended = fault(171.0, 175.0, lost_steps=90)
     account.reconcile(175.5, trains(132, 175.0, since=175.0, recoveries=[ended]))
